@@ -44,7 +44,7 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
         OwnDataError: one line: the data, what is wrong and what is allowed.
     """
     columns = columns or Columns()
-    with _named(data):
+    with named(data):
         if is_function(data):
             find_function(data)
         elif _is_folder(data):
@@ -72,7 +72,7 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
     Raises:
         OwnDataError: one line: the data, what is wrong and what is allowed.
     """
-    with _named(data):
+    with named(data):
         examples = (
             load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
         )
@@ -148,8 +148,8 @@ def _check_enough(settings: TaskSettings, examples: int) -> None:
 
 
 @contextmanager
-def _named(data: str) -> Iterator[None]:
-    """Say of everything that is wrong with the data which data that is."""
+def named(data: str) -> Iterator[None]:
+    """Say of everything that is wrong with the data which data that is, as an `OwnDataError`."""
     try:
         yield
     except Exception as error:  # a function of the owner's returns anything; its text is not the server's to read

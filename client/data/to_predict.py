@@ -10,9 +10,8 @@ import numpy as np
 
 from client.data import image_folder
 from client.data.columns import TABLES, Columns
-from client.data.own_data import read_own_table
+from client.data.own_data import named, read_own_table
 from client.data.raw import Raw, check_shape, labels_in, read_npz, with_channel
-from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Structure, tensors_of
 from fedappeal.tasks.files.data_size import check_size
 from fedappeal.tasks.task import Task
@@ -67,14 +66,11 @@ def examples_in(path: Path, card: ModelCard, task: Task | None = None, columns: 
     Raises:
         ConfigError: one line: the path, what is wrong and what is allowed.
     """
-    try:
+    with named(str(path)):
         if not path.exists():
             raise ValueError("no such file or folder")
-        read = (
-            task.batches_in(path, columns.features, columns.label, min(BATCH, task.evaluation_batch))
-            if task
-            else None
-        )
+        size = min(BATCH, task.evaluation_batch) if task else BATCH
+        read = task.batches_in(path, columns.features, columns.label, size) if task else None
         if read is not None:
             examples = Examples(_numbered(read), "" if columns.label or not card.num_classes else NO_LABEL)
         elif path.suffix.lower() in TABLES and path.is_file():
@@ -94,8 +90,6 @@ def examples_in(path: Path, card: ModelCard, task: Task | None = None, columns: 
             )
         else:
             examples = _arrays(path, card)
-    except (OSError, ValueError) as error:
-        raise _refused(path, error) from None
     return Examples(_named(path, examples.batches), examples.unlabelled)
 
 
@@ -107,15 +101,9 @@ def _numbered(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Ba
         first += count
 
 
-def _refused(path: Path, error: Exception) -> ConfigError:
-    return ConfigError(f"data = '{path}' is not allowed: {' '.join(str(error).split())}")
-
-
 def _named(path: Path, batches: Iterator[Batch]) -> Iterator[Batch]:
-    try:
+    with named(str(path)):
         yield from batches
-    except (OSError, ValueError) as error:
-        raise _refused(path, error) from None
 
 
 def _images(root: Path, card: ModelCard) -> Examples:

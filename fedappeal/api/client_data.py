@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from client.training.models import arrays_of, evaluate, load_arrays
+from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import ClientData, Split, Structure, described, map_tensors, tensors_of
@@ -104,7 +105,7 @@ def _collated(dataset: "Dataset[Any]", whose: str) -> Any:
     try:
         return tuple(single(part) for part in default_collate(items))  # Python's floats become float64
     except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"data is not allowed: {whose}: its items are not alike ({_line(error)})") from None
+        raise ConfigError(f"data is not allowed: {whose}: its items are not alike ({one_line(error)})") from None
 
 
 def _tensors(part: Any, whose: str) -> Structure:
@@ -118,7 +119,7 @@ def _tensors(part: Any, whose: str) -> Structure:
     try:
         made = torch.as_tensor(np.asarray(part))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"data is not allowed: {whose} holds no numbers ({_line(error)})") from None
+        raise ConfigError(f"data is not allowed: {whose} holds no numbers ({one_line(error)})") from None
     return single(made)
 
 
@@ -130,10 +131,6 @@ def single(structure: Structure) -> Structure:
 def _described(value: Any) -> str:
     length = f" of length {len(value)}" if isinstance(value, tuple | list) else ""
     return f"a {type(value).__name__}{length}"
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 PREFIX = "central_"

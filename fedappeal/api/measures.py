@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.examples import Structure, only_tensor, tensors_of
+from fedappeal.tasks.examples import Structure, described, only_tensor, tensors_of
 
 Measure = Callable[[Any, Any], Any]
 """Given a model's outputs and the labels, returns a number: a mean over the examples."""
@@ -71,13 +71,13 @@ class Measures:
         classes = labels is not None and labels.ndim == 1 and not labels.is_floating_point()
         if self.loss is None and not classes:
             raise ConfigError(
-                f"loss is missing: labels are {_form(y)}, cross-entropy takes whole numbers, one an example "
+                f"loss is missing: labels are {described(y)} an example, cross-entropy takes whole numbers, one each "
                 "(torch.nn.functional.mse_loss, binary_cross_entropy_with_logits, a function of your own)"
             )
         if self.metrics or classes:
             return self
         if labels is None or not labels.is_floating_point():
-            raise ConfigError(f"metrics is missing: labels are {_form(y)}, which have no default metric")
+            raise ConfigError(f"metrics is missing: labels are {described(y)} an example, without a default metric")
         return Measures(self.loss, MEAN_ABSOLUTE_ERROR, {MEAN_ABSOLUTE_ERROR.name: mean_absolute_error})
 
     @property
@@ -128,11 +128,3 @@ def _name(measure: Any) -> str:
     name = str(getattr(measure, "__name__", "") or type(measure).__name__)
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).replace("_", "-").strip("-").lower()
     return plain if name != "<lambda>" else "metric"
-
-
-def _form(y: Structure) -> str:
-    return ", ".join(f"{str(t.dtype).removeprefix('torch.')} of shape (n{_rest(t)})" for _, t in tensors_of(y))
-
-
-def _rest(tensor: Tensor) -> str:
-    return "".join(f", {size}" for size in tensor.shape[1:])

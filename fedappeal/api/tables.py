@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -99,8 +99,11 @@ def rows_of_frame(frame: Any, columns: Columns) -> Rows:
             raise ConfigError(f"column {name!r} has {missing} missing values: fill them in, or drop these rows")
     x = torch.from_numpy(np.stack([_numbers(frame, name) for name in inputs], axis=1))
     y, class_names = _labels(frame, columns.labels)
-    owner, names = _places(frame[columns.client])
-    return replace(_by_client(Split(x, y), owner, names, class_names), feature_names=tuple(map(str, inputs)))
+    by_client = frame.groupby(frame[columns.client].astype(object)).indices  # a category has an order of its own
+    clients = [Split(x, y).take(torch.from_numpy(rows)) for rows in by_client.values()]
+    names = [str(client) for client in by_client]
+    _check_rows(clients, names)
+    return Rows(clients, names, class_names, tuple(map(str, inputs)))
 
 
 def rows_of_dataset(dataset: Any, columns: Columns) -> Rows:
@@ -187,27 +190,12 @@ def _labels(frame: Any, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     """Return the labels: float32 or int64; texts become classes in their order."""
     kinds = {frame[name].dtype.kind for name in names}
     if len(names) == 1 and not kinds <= set("biuf"):
-        place, classes = _places(frame[names[0]])
-        return torch.from_numpy(place), tuple(classes)
+        sorted_classes = frame[names[0]].astype(object).astype("category").cat
+        return torch.tensor(sorted_classes.codes.to_numpy(np.int64)), tuple(map(str, sorted_classes.categories))
     if not kinds <= set("biuf"):
         raise ConfigError(f"label = {list(names)} is not allowed: columns of numbers are")
     kind = np.float32 if "f" in kinds else np.int64
     return _joined([torch.tensor(frame[name].to_numpy(dtype=kind)) for name in names]), ()
-
-
-def _places(column: Any) -> tuple[Any, list[str]]:
-    """Return each row's place among the sorted values of a column, and the values."""
-    values = sorted(column.unique().tolist())
-    place = {value: k for k, value in enumerate(values)}
-    return np.array([place[value] for value in column.tolist()], dtype=np.int64), [str(value) for value in values]
-
-
-def _by_client(rows: Split, owner: Any, names: Sequence[str], class_names: tuple[str, ...]) -> Rows:
-    order = np.argsort(owner, kind="stable")
-    pieces = np.split(order, np.cumsum(np.bincount(owner, minlength=len(names)))[:-1])
-    clients = [rows.take(torch.from_numpy(piece)) for piece in pieces]
-    _check_rows(clients, names)
-    return Rows(clients, names, class_names)
 
 
 def _check_rows(clients: Sequence[Split], names: Sequence[str]) -> None:

@@ -41,18 +41,18 @@ def register(
     """Register clients' keys, so that the SuperLink admits them; a key that is registered already stays so."""
     from fedappeal.federation import nodes
 
-    read = [nodes.PublicKey.read(path) for path in keys]
+    public_keys = [nodes.PublicKey.read(path) for path in keys]
     with _control(superlink, root_certificates) as ca:
-        done = nodes.register(superlink, read, ca)
-    for each in done:
-        if each.outcome == nodes.UNREGISTERED:
+        registrations = nodes.register(superlink, public_keys, ca)
+    for registration in registrations:
+        if registration.outcome == nodes.UNREGISTERED:
             complain(
-                f"{each.client_id} ({each.name}) was unregistered once, and this SuperLink never takes a key back: "
-                f"make a new one (fedappeal key)"
+                f"{registration.client_id} ({registration.name}) was unregistered once, and this SuperLink never "
+                "takes a key back: make a new one (fedappeal key)"
             )
         else:
-            typer.echo(printable(f"{each.client_id}  {each.outcome}  ({each.name})"))
-    if any(each.outcome == nodes.UNREGISTERED for each in done):
+            typer.echo(printable(f"{registration.client_id}  {registration.outcome}  ({registration.name})"))
+    if any(registration.outcome == nodes.UNREGISTERED for registration in registrations):
         sys.exit(1)
 
 
@@ -68,17 +68,17 @@ def list_nodes(
     """List the clients that the SuperLink knows."""
     from fedappeal.federation import nodes
 
-    held = _examples(Path(run)) if run else {}
+    examples_of = _examples(Path(run)) if run else {}
     with _control(superlink, root_certificates) as ca:
-        known = nodes.list_nodes(superlink, ca)
+        listed = nodes.list_nodes(superlink, ca)
     # Where the line is short, the names and the node ids are: the commands take client-ids.
     columns = [("name", 4), ("client-id", 20), ("status", 12), ("since (UTC)", 16), ("last seen (UTC)", 16)]
     columns += [("examples", 8)] if run else []
     colours = {"online": "green", nodes.UNREGISTERED: "red"}
     described: list[Mapping[str, object]] = []
     rows: list[list[Part]] = []
-    for node in known:
-        examples = held.get(node.client_id)
+    for node in listed:
+        examples = examples_of.get(node.client_id)
         described.append(node.as_dict() | ({} if examples is None else {"examples": examples}))
         status = printable(node.status, _SHOWN), colours.get(node.status, "")
         moments = _minute(node.since), _minute(node.last_seen)
@@ -93,15 +93,15 @@ def list_runs(superlink: SuperLinkAddress, root_certificates: RootCertificates =
     from fedappeal.federation import remote
 
     with _control(superlink, root_certificates) as ca:
-        known = remote.list_runs(superlink, ca)
+        listed = remote.list_runs(superlink, ca)
     columns = [("run id", 20), ("status", 9), ("strategy", 8), ("task", 4), ("started (UTC)", 16), ("folder", 4)]
     colours = {"running": "green", "failed": "red"}
     rows: list[list[Part]] = []
-    for run in known:
+    for run in listed:
         status = printable(run.status, _SHOWN), colours.get(run.status, "")
         words = [printable(value, _SHOWN) or "-" for value in (run.strategy, run.task)]
         rows.append([str(run.run_id), status, *words, _minute(run.started), run.folder or "-"])
-    _print(as_json, [run.as_dict() for run in known], columns, rows)
+    _print(as_json, [run.as_dict() for run in listed], columns, rows)
 
 
 def _examples(folder: Path) -> dict[str, int]:
@@ -209,11 +209,14 @@ def ids(
     from fedappeal.protocol.proof import key_id
 
     book = _file(runs).read()
-    owned = [(client, owner, "") for client, owner in book.clients.items()]
-    owned += [(client, owner, run) for run, held in book.runs.items() for client, owner in held.items()]
-    named = sorted((client, key_id(owner) if owner else "", run) for client, owner, run in owned)
-    described = [{"client-id": client, "key": key, "run-key": run} for client, key, run in named]
-    rows = [(client, key or "(the next to use it)", run or "(all runs)") for client, key, run in named]
+    owners = {"": book.clients, **book.runs}
+    clients = sorted(
+        (client, key_id(owner) if owner else "", run)
+        for run, of_run in owners.items()
+        for client, owner in of_run.items()
+    )
+    described = [{"client-id": client, "key": key, "run-key": run} for client, key, run in clients]
+    rows = [(client, key or "(the next to use it)", run or "(all runs)") for client, key, run in clients]
     _print(as_json, described, [("client-id", 9), ("key", 20), ("run-key", 7)], rows)
 
 

@@ -12,7 +12,7 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import GIVEN
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import check_file
+from fedappeal.system.files import check_file, write_output
 from fedappeal.trained.card import ModelCard
 from fedappeal.trained.model import CONFIG, Prediction, Predictions, TrainedModel, model_file, open_model
 
@@ -97,10 +97,7 @@ def start_prediction(
         for line in _printed(predictions.lines):
             typer.echo(line)
     else:
-        from fedappeal.system.files import replace_file
-
-        output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(output, _written(predictions.lines, output.suffix.lower()).encode())
+        write_output("output", output, _written(predictions.lines, output.suffix.lower()).encode())
     for line in summary(predictions, trained.card, unlabelled):
         typer.echo(line)
     if output is not None:

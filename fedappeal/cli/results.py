@@ -10,7 +10,7 @@ from rich.console import Console
 from fedappeal.cli.option_groups import CompareOptions
 from fedappeal.record.lines import HISTORY
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import check_file, replace_file
+from fedappeal.system.files import check_file, write_output
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import FORMATS, Format, left_out, text_of
 from fedappeal.views.comparison.measures import picture_bytes
@@ -35,9 +35,9 @@ def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Con
     notes += [left_out(empty)] if empty else []
     text = text_of(found, cast(Format, options.to)) if options.to else ""
     if options.plot:
-        _write("plot", options.plot, picture_bytes(draw_comparison(found), options.plot.suffix))
+        write_output("plot", options.plot, picture_bytes(draw_comparison(found), options.plot.suffix))
     if options.output:
-        _write("output", options.output, text.encode())
+        write_output("output", options.output, text.encode())
     console = console or Console(highlight=False)
     if options.to and not options.output:
         sys.stdout.write(text)
@@ -61,14 +61,6 @@ def _check(options: CompareOptions) -> None:
     for name, path in (("output", options.output), ("plot", options.plot)):
         if path:
             check_file(name, path)
-
-
-def _write(name: str, path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
-    except OSError as error:
-        raise ConfigError(f"{name} = '{path}' cannot be written: {error.strerror}") from None
 
 
 def show_report(paths: Sequence[Path], output: Path | None, baseline: str, single_file: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.packages import require
 from fedappeal.tasks.files.data_files import DEFAULT_DATA_DIR
 
 _CONFIG, _TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
@@ -14,8 +15,9 @@ _HASHED = (".json", ".txt", ".model", ".safetensors")
 _PIECE = 1 << 22
 
 
-NEEDED = ("Hugging Face models need {}", "hf")
-"""What `fedappeal.system.packages.require` says of a package that is missing, and the extra that brings it."""
+def require_hf(*packages: str) -> None:
+    """Check that packages of the extra ``hf`` are installed; raises ConfigError."""
+    require("Hugging Face models need {}", "hf", *packages)
 
 
 def inside(data_dir: Path | None, setting: str, value: str) -> Path:

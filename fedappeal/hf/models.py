@@ -12,10 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedappeal.hf.folder import NEEDED, ModelFolder
+from fedappeal.hf.folder import ModelFolder, require_hf
 from fedappeal.hf.texts import TextSettings
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.packages import require
 from fedappeal.tasks.models import check_images, seeded
 
 
@@ -44,7 +43,7 @@ def of_transformers(name: str, input_shape: tuple[int, ...], num_classes: int) -
     Raises:
         ConfigError: one line: no such family, inputs that are no images, or images that it does not take.
     """
-    require(*NEEDED, "transformers")
+    require_hf("transformers")
     check_images(f"transformers:{name}", input_shape)
     from transformers import AutoModelForImageClassification
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from pydantic import Field
 
-from fedappeal.hf.folder import NEEDED, ModelFolder, inside
+from fedappeal.hf.folder import ModelFolder, inside, require_hf
 from fedappeal.hf.texts import Table, TextSettings, read_table
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.system.packages import require
 from fedappeal.tasks.partitions import assign
 from fedappeal.tasks.task import ClientData, Labels, Rows, Split, Structure, Task
 
@@ -70,7 +69,7 @@ class TextTask(Task):
         Raises:
             ConfigError: the extra is not installed, there is no such folder, or its model takes fewer tokens.
         """
-        require(*NEEDED, "transformers", *(["peft"] if self.own.lora_rank else []))
+        require_hf("transformers", *(["peft"] if self.own.lora_rank else []))
         setting = f"{self.name}.model-dir"
         path = inside(self.data_dir, setting, self.own.model_dir)
         found = ModelFolder(path, setting, self.own.random_weights, self.family)

@@ -282,6 +282,24 @@ def check_file(name: str, path: Path) -> None:
         raise ConfigError(f"{name} = '{path}' is not allowed: no file can be made in '{folder}'")
 
 
+def write_output(name: str, path: Path, content: bytes) -> None:
+    """Write a file that a user named, and make its folder.
+
+    Args:
+        name: of the option.
+        path: the file.
+        content: all of it.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    except OSError as error:
+        raise ConfigError(f"{name} = '{path}' cannot be written: {error.strerror}") from None
+
+
 def private_folder(path: Path) -> None:
     """Make a folder, where it is not there, and make it its owner's alone (0700)."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -62,8 +62,8 @@ def test_names_and_directions_of_metrics() -> None:
 @pytest.mark.parametrize(
     ("labels", "loss", "said"),
     [
-        (torch.zeros(4, 1), None, "loss is missing: labels are float32 of shape (n, 1)"),
-        (torch.zeros(4, 3, dtype=torch.int64), None, "loss is missing: labels are int64 of shape (n, 3)"),
+        (torch.zeros(4, 1), None, "loss is missing: labels are float32 (1,) an example"),
+        (torch.zeros(4, 3, dtype=torch.int64), None, "loss is missing: labels are int64 (3,) an example"),
         (torch.zeros(4, 3, dtype=torch.int64), nn.CrossEntropyLoss(), "metrics is missing: labels are int64"),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from fedappeal.protocol.metric import ACCURACY as BY_ACCURACY
 from fedappeal.protocol.metric import Metric
@@ -67,6 +67,9 @@ Line = Mapping[str, Any]
 
 Lines = Sequence[Line]
 
+Reading = Callable[[Lines], float | None]
+"""Reads a number off the lines of a run's history; None where the run has none."""
+
 LATE = 20
 """Rounds at the end of a run over which a measure is averaged: the last round alone is noisy."""
 
@@ -88,7 +91,7 @@ class Measure:
 
     key: str
     title: str
-    of: Callable[[Lines], float | None]
+    of: Reading
     percent: bool = False
     better: Better = "higher"
     digits: int = 2
@@ -106,74 +109,68 @@ class Measure:
         return None if value is None else float(value) * self.scale
 
 
+P = ParamSpec("P")
+
+
+def reading(read: Callable[Concatenate[Lines, P], float | None]) -> Callable[P, Reading]:
+    """Let a function of the lines be called with its other arguments alone, ``last("loss")``, for a reading."""
+    return lambda *args, **named: lambda lines: read(lines, *args, **named)
+
+
 def unmeasured(line: Line) -> bool:
     """Whether fewer than half of a round's clients could evaluate it: the model has diverged."""
     return "round" in line and 2 * line.get("evaluated", 0) < line.get("expected", 0)
 
 
-def last(key: str) -> Callable[[Lines], float | None]:
-    """Return a reading: the last value recorded; None where no client could measure a later model."""
-
-    def of(lines: Lines) -> float | None:
-        for line in reversed(lines):
-            if line.get(key) is not None:
-                return float(line[key])
-            if unmeasured(line):
-                break
-        return None
-
-    return of
+@reading
+def last(lines: Lines, key: str) -> float | None:
+    """Return the last value recorded; None where no client could measure a later model."""
+    for line in reversed(lines):
+        if line.get(key) is not None:
+            return float(line[key])
+        if unmeasured(line):
+            break
+    return None
 
 
-def late(key: str, rounds: int = LATE) -> Callable[[Lines], float | None]:
-    """Return a reading: the mean over the evaluated ones of the last ``rounds`` rounds.
+@reading
+def late(lines: Lines, key: str, rounds: int = LATE) -> float | None:
+    """Return the mean over the evaluated ones of the last ``rounds`` rounds.
 
     None where no client could measure one of them: the other rounds would not speak for it.
     """
-
-    def of(lines: Lines) -> float | None:
-        window = [line for line in lines if int(line["round"]) > int(lines[-1]["round"]) - rounds]
-        values = [float(line[key]) for line in window if line.get(key) is not None]
-        if any(unmeasured(line) and line.get(key) is None for line in window):
-            return None
-        return fmean(values) if values else None
-
-    return of
+    window = [line for line in lines if int(line["round"]) > int(lines[-1]["round"]) - rounds]
+    values = [float(line[key]) for line in window if line.get(key) is not None]
+    if any(unmeasured(line) and line.get(key) is None for line in window):
+        return None
+    return fmean(values) if values else None
 
 
-def best(key: str) -> Callable[[Lines], float | None]:
-    """Return a reading: the largest value of the run."""
-
-    def of(lines: Lines) -> float | None:
-        return max((float(line[key]) for line in lines if line.get(key) is not None), default=None)
-
-    return of
+@reading
+def best(lines: Lines, key: str) -> float | None:
+    """Return the largest value of the run."""
+    return max((float(line[key]) for line in lines if line.get(key) is not None), default=None)
 
 
-def total(key: str, unit: float = 1.0) -> Callable[[Lines], float | None]:
-    """Return a reading: the sum over all rounds, in units of ``unit``."""
-
-    def of(lines: Lines) -> float | None:
-        values = [float(line[key]) for line in lines if line.get(key) is not None]
-        return sum(values) / unit if values else None
-
-    return of
+@reading
+def total(lines: Lines, key: str, unit: float = 1.0) -> float | None:
+    """Return the sum over all rounds, in units of ``unit``."""
+    values = [float(line[key]) for line in lines if line.get(key) is not None]
+    return sum(values) / unit if values else None
 
 
-def joined_share(rounds: int = 0, after: int = 0) -> Callable[[Lines], float | None]:
-    """Return a reading: the share that joined of the clients asked to train.
+@reading
+def joined_share(lines: Lines, rounds: int = 0, after: int = 0) -> float | None:
+    """Return the share that joined of the clients asked to train.
 
     Args:
+        lines: of the history.
         rounds: number of the run's last rounds that count; 0: all.
         after: only rounds after this one.
     """
-
-    def of(lines: Lines) -> float | None:
-        chosen = [line for line in lines[-rounds:] if int(line["round"]) > after]
-        asked = sum(int(line["asked"]) for line in chosen)
-        return sum(int(line["joined"]) for line in chosen) / asked if asked else None
-
-    return of
+    chosen = [line for line in lines[-rounds:] if int(line["round"]) > after]
+    asked = sum(int(line["asked"]) for line in chosen)
+    return sum(int(line["joined"]) for line in chosen) / asked if asked else None
 
 
 def both(key: str, title: str, name: str, percent: bool = False) -> tuple[Measure, Measure]:
@@ -211,7 +208,7 @@ def run_measures(metric: Metric = BY_ACCURACY, averaged: bool = True) -> tuple[M
     """
     measures = [Measure("rounds", "rounds", last("round"), better="", digits=0)]
 
-    def add(name: str, title: str, column: Column, of: Callable[[Lines], float | None], at_end: Any = None) -> None:
+    def add(name: str, title: str, column: Column, of: Reading, at_end: Any = None) -> None:
         measure = Measure(name, title, of, column.unit == PERCENT, column.better, column.decimals)
         measures.append(measure)
         if averaged and at_end is not None:
@@ -231,18 +228,16 @@ def run_measures(metric: Metric = BY_ACCURACY, averaged: bool = True) -> tuple[M
     return tuple(measures)
 
 
-def stayed(clients: int = 0) -> Callable[[Lines], float | None]:
-    """Return a reading: the share of clients that did not leave for good.
+@reading
+def stayed(lines: Lines, clients: int = 0) -> float | None:
+    """Return the share of clients that did not leave for good.
 
     Args:
+        lines: of the history.
         clients: their number; 0: the most that a round asked, where every client that has not left is asked.
     """
-
-    def of(lines: Lines) -> float | None:
-        number = clients or max((line["asked"] for line in lines), default=0)
-        return 1.0 - sum(line.get("left", 0) for line in lines) / number if number else None
-
-    return of
+    number = clients or max((line["asked"] for line in lines), default=0)
+    return 1.0 - sum(line.get("left", 0) for line in lines) / number if number else None
 
 
 def continued(lines: Lines, rounds: int) -> Lines:
@@ -258,21 +253,19 @@ def continued(lines: Lines, rounds: int) -> Lines:
     return [*lines, *({**last, "round": number} for number in range(int(last["round"]) + 1, rounds + 1))]
 
 
-def kept(clients: int, rounds: int = LATE) -> Callable[[Lines], float | None]:
-    """Return a reading: the share of all clients that joined, on the average of a run's last rounds.
+@reading
+def kept(lines: Lines, clients: int, rounds: int = LATE) -> float | None:
+    """Return the share of all clients that joined, on the average of a run's last rounds.
 
     Other than `joined_share` its share is of all clients, also those that have left and are not asked any
     more; and clients that joined count whether or not the server took them in.
 
     Args:
+        lines: of the history.
         clients: their number.
         rounds: number of the run's last rounds that count.
     """
-
-    def of(lines: Lines) -> float | None:
-        return fmean(_sent(line) / clients for line in lines[-rounds:]) if lines else None
-
-    return of
+    return fmean(_sent(line) / clients for line in lines[-rounds:]) if lines else None
 
 
 def _sent(line: Mapping[str, int]) -> int:
@@ -280,28 +273,21 @@ def _sent(line: Mapping[str, int]) -> int:
     return line["joined"] + line.get("refused", 0) + line.get("surplus", 0)
 
 
-def rounds_to(column: str, target: float, higher_is_better: bool = True) -> Callable[[Lines], float | None]:
-    """Return a reading: the first evaluated round in which a column of the history reached a target."""
-
-    def of(lines: Lines) -> float | None:
-        for line in lines:
-            value = line.get(column)
-            if value is not None and (value >= target if higher_is_better else value <= target):
-                return float(line["round"])
-        return None
-
-    return of
+@reading
+def rounds_to(lines: Lines, column: str, target: float, higher_is_better: bool = True) -> float | None:
+    """Return the first evaluated round in which a column of the history reached a target."""
+    for line in lines:
+        value = line.get(column)
+        if value is not None and (value >= target if higher_is_better else value <= target):
+            return float(line["round"])
+    return None
 
 
-def megabytes_to(column: str, target: float, higher_is_better: bool = True) -> Callable[[Lines], float | None]:
-    """Return a reading: megabytes of training, up and down, until a column of the history reached a target."""
-    reached = rounds_to(column, target, higher_is_better)
-
-    def of(lines: Lines) -> float | None:
-        rounds, megabytes = reached(lines), training_megabytes(lines)
-        return sum(megabytes[: int(rounds)]) if rounds is not None and megabytes else None
-
-    return of
+@reading
+def megabytes_to(lines: Lines, column: str, target: float, higher_is_better: bool = True) -> float | None:
+    """Return the megabytes of training, up and down, until a column of the history reached a target."""
+    rounds, megabytes = rounds_to(column, target, higher_is_better)(lines), training_megabytes(lines)
+    return sum(megabytes[: int(rounds)]) if rounds is not None and megabytes else None
 
 
 def training_megabytes(lines: Lines) -> list[float]:
