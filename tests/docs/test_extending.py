@@ -37,7 +37,7 @@ from server.build import chosen
 from strategies.rounds.exchange.members import Members
 from strategies.rounds.round import Round, RoundRecord
 from tests import warm
-from tests.docs.pages import DOCS, plugins, write_files, write_plugins
+from tests.docs.pages import DOCS, plugins, write_plugins
 from tests.problems import local_problem
 
 TEXT = "".join((DOCS / page).read_text() for page in ("extending.md", "plugins.md"))
@@ -306,8 +306,8 @@ def test_all_five_together_on_the_command_line(folder: Path, tmp_path: Path) -> 
     assert (out / MODEL).exists()
 
 
-def test_the_server_app_runs_with_the_plain_client_app(mine: Any, folder: Path) -> None:
-    write_files("protocol.md", folder)
+@pytest.mark.usefixtures("mine")
+def test_the_server_app_runs_with_the_plain_client_app() -> None:
     server, client = (importlib.import_module(name) for name in ("server_app", "plain_client"))
     try:
         nodes = InProcessGrid(client.app, 5, lambda k: Context(RUN, FIRST_NODE + k, {}, RecordDict(), {}))
