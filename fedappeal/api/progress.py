@@ -19,11 +19,10 @@ Shown = Callable[[str, int, int], None]
 @contextmanager
 def shown(quiet: bool) -> Iterator[Shown]:
     """Show progress while a run lasts; in the main thread alone, because a screen has one line that changes."""
-    if quiet or threading.current_thread() is not threading.main_thread():
-        yield lambda what, done, total: None
-    elif in_notebook():
+    seen = not quiet and threading.current_thread() is threading.main_thread()
+    if seen and in_notebook():
         yield _notebook_line()
-    elif sys.stdout.isatty():
+    elif seen and sys.stdout.isatty():
         with bars(Console(highlight=False)) as progress:
             bar = progress.add_task("", total=None)
             yield lambda what, done, total: progress.update(bar, description=what, completed=done, total=total)

@@ -1,6 +1,7 @@
 """A simulated run as an object: its settings, its history, its model; it can continue."""
 
 import html
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -119,30 +120,23 @@ class Run:
         metrics and ``appealed`` of the round's new model on its test data (missing in rounds without evaluation);
         ``requirement``, its rho_k.
         """
-        pd, record = pandas(), Record(self.path)
-        decided = {(line["round"], line["client-id"]): line["decision"] for line in record.decisions}
-        measured: dict[tuple[int, str], Mapping[str, Any]] = {}
-        columns: list[str] = []
-        for line in record.measurements:
-            keys = [key for key in line if key not in ("round", "client-ids")]
-            columns = columns or keys
-            for place, client in enumerate(line["client-ids"]):
-                measured[line["round"], client] = {key: line[key][place] for key in keys}
+        record = Record(self.path)
         required = {line["client-id"]: line["requirement"] for line in record.requirements}
-        rows = [
-            {
-                "round": server_round,
-                "client": client,
-                "decision": decided.get((server_round, client)),
-                **{key.replace("-", "_"): measured.get((server_round, client), {}).get(key) for key in columns},
-                "requirement": required.get(client),
-            }
-            for server_round, client in sorted(
-                decided.keys() | measured.keys(), key=lambda row: (row[0], natural_order(row[1]))
-            )
-        ]
-        names = ["round", "client", "decision", *(key.replace("-", "_") for key in columns), "requirement"]
-        return pd.DataFrame(rows, columns=names)
+        rows: defaultdict[tuple[int, str], dict[str, Any]] = defaultdict(dict)
+        empty: dict[str, Any] = dict.fromkeys(("round", "client", "decision"))
+        for line in record.decisions:
+            rows[line["round"], line["client-id"]]["decision"] = line["decision"]
+        for line in record.measurements:
+            figures = {key.replace("-", "_"): line[key] for key in line if key not in ("round", "client-ids")}
+            empty |= dict.fromkeys(figures)
+            for place, client in enumerate(line["client-ids"]):
+                rows[line["round"], client] |= {key: values[place] for key, values in figures.items()}
+        order = sorted(rows, key=lambda row: (row[0], natural_order(row[1])))
+        lines = [{**empty, "round": number, "client": client, **rows[number, client]} for number, client in order]
+        return pandas().DataFrame(
+            [{**line, "requirement": required.get(line["client"])} for line in lines],
+            columns=[*empty, "requirement"],
+        )
 
     @property
     def rounds(self) -> int:

@@ -233,24 +233,16 @@ def in_processes(
     Raises:
         RuntimeError: some failed; the others are in their folders.
     """
-    failed: list[str] = []
-    over = 0
-
-    def ended(number: int, reason: str) -> None:
-        nonlocal over
-        over += 1
-        if reason:
-            failed.append(f"{paths[number].name}: {reason}")
-
+    ended: dict[int, str] = {}  # why each run failed that is over; empty: it did not
     interrupted = False
     with shown(watching.quiet) as show:
         try:
             jobs = [_Job(make, how, watching.evaluate) for make in makers]
-            machine.do(jobs, ended, lambda: show("runs", over, len(paths)))
-            show("runs", over, len(paths))
+            machine.do(jobs, ended.__setitem__, lambda: show("runs", len(ended), len(paths)))
+            show("runs", len(ended), len(paths))
         except KeyboardInterrupt:
             interrupted = True
-    if failed:
+    if failed := [f"{paths[number].name}: {reason}" for number, reason in ended.items() if reason]:
         raise RuntimeError(f"{len(failed)} of {len(paths)} runs failed: {'; '.join(failed)} ({paths[0].parent})")
     runs = []
     for make, path in zip(makers, paths, strict=True):

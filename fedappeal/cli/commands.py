@@ -10,14 +10,13 @@ import typer
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import RootCertificates, SuperLinkAddress, certs, federation_app, key
 from fedappeal.cli.option_groups import (
-    PAGE_HELP,
     AllowedPackages,
+    AnyPage,
     BenchOptions,
     CompareOptions,
     LogFormat,
     MachineOptions,
-    Page,
-    PagePublished,
+    PageOptions,
     ReproduceOptions,
     ResidentOptions,
     ResumeOptions,
@@ -103,12 +102,11 @@ def superlink(
     context: typer.Context,
     *,
     log_format: LogFormat = "text",
-    page: Page = "",
-    page_published: PagePublished = "",
+    page: PageOptions,
     resident: ResidentOptions,
 ) -> None:
     """Start a long-running SuperLink (options: of `flower-superlink`); its Control port is this user's alone."""
-    from fedappeal.cli.page import PageOptions, resident_page
+    from fedappeal.cli.page import resident_page
     from fedappeal.federation.own_superlink import NOT_GUARDED, run_own_superlink
     from fedappeal.system.json_log import LOG_FORMAT, TEXT
     from fedappeal.system.socket_owner import NotTold, is_told
@@ -119,7 +117,7 @@ def superlink(
     try:
         if not is_told():
             complain(NOT_GUARDED)
-        with resident_page(context.args, PageOptions(page, page_published), resident):
+        with resident_page(context.args, page, resident):
             run_own_superlink(context.args)
     except NotTold as error:
         complain(error)
@@ -330,15 +328,13 @@ def watch(
     ] = None,
     superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink's Control API (8000)")] = "",
     root_certificates: RootCertificates = "",
-    page: Annotated[str, typer.Option("--page", "--port", help=PAGE_HELP)] = "0",
-    page_published: PagePublished = "",
+    page: AnyPage,
     resident: ResidentOptions,
 ) -> None:
     """Serve a page about a run or a SuperLink's runs, with a token, until Ctrl-C: start, stop, resume, extend."""
-    from fedappeal.cli.page import PageOptions
     from fedappeal.cli.page import watch as watch_run
 
-    watch_run(run, superlink, root_certificates, PageOptions(page or "0", page_published), resident)
+    watch_run(run, superlink, root_certificates, page, resident)
 
 
 ModelPath = Annotated[

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from client.process.heartbeat import Heartbeat
-from fedappeal.cli.option_groups import WatchOptions
-from fedappeal.cli.page import NO_PAGE, PageOptions, shown_page
+from fedappeal.cli.option_groups import NO_PAGE, PageOptions, WatchOptions
+from fedappeal.cli.page import shown_page
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.onlookers import INTERRUPTED, RunEnded, SeveralRuns
 from fedappeal.runs.plan import RunPlan
@@ -89,7 +89,7 @@ class CommandOnlookers:
         def registry() -> Any:
             from fedappeal.views.metrics.run_metrics import FolderMetrics
 
-            return FolderMetrics(folder, connected.count if connects else None)
+            return FolderMetrics(lambda: folder, connected.count if connects else None)
 
         with (
             self._page(folder, superlink) as page_has,
@@ -154,9 +154,8 @@ def onlookers_of(
         ConfigError: a tracker, one of its settings or a page that is not allowed.
     """
     trackers, others = chosen_trackers(options.track or (), settings)
-    page = PageOptions(options.page, options.page_published)
     metrics = MetricsPort(options.metrics_port, options.metrics_address)
-    return CommandOnlookers(trackers, metrics, page, **more), others
+    return CommandOnlookers(trackers, metrics, options, **more), others
 
 
 @contextmanager

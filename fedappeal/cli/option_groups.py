@@ -1,13 +1,17 @@
 """Options of the commands that take many, as classes: `with_groups` makes an option of each field."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedappeal.settings.config import ConfigError
+
 if TYPE_CHECKING:
     from fedappeal.runs.launch.in_process import Machine
+    from fedappeal.web.serving import PagePlace
 
 
 def option(default: Any, help: str, *names: str, made: Any = typer.Option) -> Any:
@@ -32,14 +36,6 @@ LogFormat = Annotated[
     str, typer.Option("--log-format", callback=_use_format, help="what is printed: text | json (an event a line)")
 ]
 PAGE_HELP = "serve a live page: PORT or HOST:PORT of this machine; 0: any free port"
-Page = Annotated[str, typer.Option(help=PAGE_HELP)]
-PagePublished = Annotated[
-    str, typer.Option(help="HOST:PORT under which browsers visit it, where that is another one")
-]
-MetricsPortOption = Annotated[
-    int, typer.Option("--metrics-port", help="serve metrics for Prometheus at this port; 0: no")
-]
-MetricsAddress = Annotated[str, typer.Option(help="address of this machine to serve metrics at")]
 AllowedPackages = Annotated[
     list[str] | None,
     typer.Option(
@@ -50,25 +46,60 @@ AllowedPackages = Annotated[
 
 
 @dataclass(frozen=True)
-class WatchOptions:
+class PageOptions:
+    """Where a command's live page stands."""
+
+    page: str = option("", PAGE_HELP)
+    page_published: str = option("", "HOST:PORT under which browsers visit it, where that is another one")
+
+    @cached_property
+    def place(self) -> "PagePlace | None":
+        """Where the page is to stand; None: there is none.
+
+        Raises:
+            ConfigError: no page can stand there.
+        """
+        if self.page:
+            from fedappeal.web.serving import PagePlace
+
+            return PagePlace.parse(self.page, self.page_published)
+        if self.page_published:
+            raise ConfigError(f"page-published = '{self.page_published}' is not allowed without --page")
+        return None
+
+
+NO_PAGE = PageOptions()
+
+
+@dataclass(frozen=True)
+class AnyPage(PageOptions):
+    """Where the page of `fedappeal watch` stands: at any port unless one is named."""
+
+    page: str = option("0", PAGE_HELP, "--page", "--port")
+
+
+@dataclass(frozen=True)
+class MetricsOptions:
+    """Where a command's metrics are served."""
+
+    metrics_port: int = option(0, "serve metrics for Prometheus at this port; 0: no", "--metrics-port")
+    metrics_address: str = option("127.0.0.1", "address of this machine to serve metrics at")
+
+
+@dataclass(frozen=True)
+class WatchOptions(PageOptions, MetricsOptions):
     """How a command follows a run, what it prints, and where the run's live page and metrics stand."""
 
     track: list[str] | None = option(
         None, "record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"
     )
     log_format: LogFormat = "text"
-    metrics_port: MetricsPortOption = 0
-    metrics_address: MetricsAddress = "127.0.0.1"
-    page: Page = ""
-    page_published: PagePublished = ""
 
 
 @dataclass(frozen=True)
-class ResidentOptions:
+class ResidentOptions(MetricsOptions):
     """What a page and metrics that outlive runs can do and show, beside a SuperLink."""
 
-    metrics_port: MetricsPortOption = 0
-    metrics_address: MetricsAddress = "127.0.0.1"
     runs: Path | None = option(
         None, "folder of settings files (.toml) with which the page may start runs, and of these runs"
     )

@@ -8,6 +8,7 @@ from fedappeal.cli.listing import plugins_of
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import LIBRARIES, MODELS, TASKS
+from fedappeal.views.tracking.tracker import TRACKERS
 
 
 def check_own(name: str, settings: Mapping[str, Any], data_dir: str = "", conformance: bool = False) -> str:
@@ -26,6 +27,8 @@ def check_own(name: str, settings: Mapping[str, Any], data_dir: str = "", confor
 
     library = name.partition(":")[0] in LIBRARIES.built_in
     kind = MODELS.kind if library else plugins_of(name)[0][0]
+    if kind == TRACKERS.kind:
+        raise ConfigError(f"name = '{name}' is not allowed: a dry run has no trackers; --track tries one in a run")
     if conformance and kind != TASKS.kind and "task" not in settings:
         settings = {"model": "logistic", **settings}  # without dropout, of which each form draws its own
     plan = RunPlan.of(RunConfig.parse({**settings, kind: name}), Path("check"), data_dir=data_dir)

@@ -6,8 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ from fedappeal.views.terminal.shown import complain, say
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from fedappeal.cli.option_groups import ResidentOptions
+    from fedappeal.cli.option_groups import PageOptions, ResidentOptions
     from fedappeal.views.live.view import View
     from fedappeal.views.metrics.serving import MetricsPort
     from fedappeal.web.serving import PagePlace
@@ -34,37 +33,6 @@ SUPERLINK_FOLDER = "FEDAPPEAL_SUPERLINK_FOLDER"
 """Environment variable: the working folder of the SuperLink that started this page."""
 ADDRESS = "page-address"
 """The file of a run's folder with the page's address, while it is served."""
-
-
-@dataclass(frozen=True)
-class PageOptions:
-    """What the command line says of a live page.
-
-    Attributes:
-        page: ``PORT`` or ``HOST:PORT``; empty: there is none.
-        published: ``HOST:PORT`` under which browsers visit it; empty: where it listens.
-    """
-
-    page: str = ""
-    published: str = ""
-
-    @cached_property
-    def place(self) -> "PagePlace | None":
-        """Where the page is to stand; None: there is none.
-
-        Raises:
-            ConfigError: no page can stand there.
-        """
-        if not self.page:
-            if self.published:
-                raise ConfigError(f"page-published = '{self.published}' is not allowed without --page")
-            return None
-        from fedappeal.web.serving import PagePlace
-
-        return PagePlace.parse(self.page, self.published)
-
-
-NO_PAGE = PageOptions()
 
 
 @contextmanager
@@ -94,7 +62,7 @@ def shown_page(view: "View", place: "PagePlace", console: Console, folder: Path 
 
 
 def watch(
-    run: Path | None, superlink: str, root_certificates: str, options: PageOptions, resident: "ResidentOptions"
+    run: Path | None, superlink: str, root_certificates: str, options: "PageOptions", resident: "ResidentOptions"
 ) -> None:
     """Serve a live page until Ctrl-C.
 
@@ -115,8 +83,8 @@ def watch(
         raise ConfigError(f"{name} = '{alone}' is not allowed without --superlink")
     if run is not None:
         Record(run).check()
-    place, metrics = options.place, resident_metrics(resident)
-    assert place is not None  # the option has a default
+    place, metrics = replace(options, page=options.page or "0").place, resident_metrics(resident)
+    assert place is not None
 
     from fedappeal.views.live.actions import ForeignRun, SubmittedRun
     from fedappeal.views.live.view import View
@@ -134,10 +102,10 @@ def watch(
     view = View(actions, run.absolute() if run else None, remote, root=root)
 
     def registry() -> "CollectorRegistry":
-        from fedappeal.views.metrics.run_metrics import LatestMetrics
+        from fedappeal.views.metrics.run_metrics import FolderMetrics
         from fedappeal.views.metrics.serving import ConnectedClients
 
-        return LatestMetrics(view.latest_folder, ConnectedClients(remote).count)
+        return FolderMetrics(view.latest_folder, ConnectedClients(remote).count)
 
     with metrics.served(registry), shown_page(view, place, console, None):
         if root is None:  # beside a SuperLink, Ctrl-C ends both
@@ -159,7 +127,7 @@ def resident_metrics(resident: "ResidentOptions") -> "MetricsPort":
 
 
 @contextmanager
-def resident_page(arguments: Sequence[str], options: PageOptions, resident: "ResidentOptions") -> Iterator[None]:
+def resident_page(arguments: Sequence[str], options: "PageOptions", resident: "ResidentOptions") -> Iterator[None]:
     """Serve a SuperLink's page and metrics from a process beside it, while the block is the SuperLink.
 
     The SuperLink does not end with that process, which is started again where it ends.
@@ -183,7 +151,7 @@ def resident_page(arguments: Sequence[str], options: PageOptions, resident: "Res
     ports = Ports.of(arguments)
     words = ["watch", "--superlink", ports.control, "--page", options.page or "0"]
     words += ["--root-certificates", ports.ca] if ports.ca else []
-    words += ["--page-published", options.published] if options.published else []
+    words += ["--page-published", options.page_published] if options.page_published else []
     words += ["--metrics-port", str(metrics.port), "--metrics-address", metrics.address]
     words += ["--runs", str(resident.runs)] if resident.runs else []
     command = [sys.executable, "-P", "-m", "fedappeal.cli.main", *words, *allow_options(resident.allow or ())]

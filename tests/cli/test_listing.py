@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.cli.listing import all_names, description
+from fedappeal.cli.own import check_own
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import TASKS
@@ -94,6 +95,12 @@ def test_a_plugin_of_ones_own_is_shown_alike() -> None:
         "  A task that a function makes.",
         "  no settings of its own",
     ]
+    assert shown("mlp")[0] == "model mlp"
+
+
+def test_a_tracker_has_no_dry_run() -> None:
+    with pytest.raises(ConfigError, match="name = 'tensorboard' is not allowed: a dry run has no trackers"):
+        check_own("tensorboard", {})
 
 
 @pytest.mark.parametrize(

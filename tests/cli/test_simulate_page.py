@@ -11,7 +11,8 @@ import pytest
 
 from fedappeal.cli.main import main
 from fedappeal.cli.onlookers import CommandOnlookers
-from fedappeal.cli.page import ADDRESS, PageOptions
+from fedappeal.cli.option_groups import PageOptions
+from fedappeal.cli.page import ADDRESS
 from fedappeal.cli.start import start_simulations
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess

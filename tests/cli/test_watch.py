@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.cli.main import main
-from fedappeal.cli.page import PageOptions
+from fedappeal.cli.option_groups import PageOptions
 from fedappeal.web.serving import PagePlace
 from tests.views.comparison.recorded import a_run
 

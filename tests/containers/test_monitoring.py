@@ -36,7 +36,7 @@ def names(tmp_path: Path) -> set[str]:
     Activity(tmp_path).answered("a", {}, done="joined")
     return {
         sample.name
-        for registry in (FolderMetrics(tmp_path, lambda: 1), ClientMetrics(tmp_path))
+        for registry in (FolderMetrics(lambda: tmp_path, lambda: 1), ClientMetrics(tmp_path))
         for family in text_string_to_metric_families(prometheus.generate_latest(registry).decode())
         for sample in family.samples
     }

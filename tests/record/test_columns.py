@@ -76,7 +76,7 @@ def test_a_new_number_stands_in_prometheus_and_trackers(run: Path) -> None:
     exposition = pytest.importorskip("prometheus_client.exposition", reason="the extra metrics is not installed")
     from fedappeal.views.metrics.run_metrics import FolderMetrics
 
-    text = exposition.generate_latest(FolderMetrics(run)).decode()
+    text = exposition.generate_latest(FolderMetrics(lambda: run)).decode()
     assert "# HELP fedappeal_model_jain_index How alike the clients are served, 1: all alike" in text
     assert "fedappeal_model_jain_index 0.875" in text
 

@@ -40,18 +40,18 @@ class FolderMetrics(CollectorRegistry):
     """All metrics of the run in a folder; nothing, while there is none.
 
     Args:
-        folder: the run's.
+        latest: returns the folder, asked each time: beside a SuperLink that of its latest run; None: there is none.
         connected: counts the connected clients; None: the run has no connections.
     """
 
-    def __init__(self, folder: Path, connected: CountConnected | None = None) -> None:
+    def __init__(self, latest: Callable[[], Path | None], connected: CountConnected | None = None) -> None:
         super().__init__()
-        self._folder = folder
+        self._latest, self._folder = latest, _NOWHERE
         self._connected = connected
         self._clients: Gauge | None = None
         if connected is not None:
             self._clients = Gauge("fedappeal_clients_connected", "Clients connected to the SuperLink", registry=self)
-        self._follower = Follower(folder)
+        self._follower = Follower(_NOWHERE)
         self._run: RunMetrics | None = None
         self._alone = threading.Lock()
 
@@ -68,6 +68,8 @@ class FolderMetrics(CollectorRegistry):
         yield from families
 
     def _read(self) -> None:
+        if (folder := self._latest() or _NOWHERE) != self._folder:
+            self._folder, self._follower, self._run = folder, Follower(folder), None
         news = self._follower.read()
         if self._run is None or news.anew:  # a run that continues dropped rounds: count anew
             self._run = RunMetrics(Record(self._folder).settings)
@@ -77,25 +79,6 @@ class FolderMetrics(CollectorRegistry):
             self._run.round(line)
         for line in news.events:
             self._run.event(line)
-
-
-class LatestMetrics(FolderMetrics):
-    """All metrics of a SuperLink's latest run; which one that is, is asked each time.
-
-    Args:
-        latest: returns its folder; None: there is none, and no figures.
-        connected: counts the connected clients.
-    """
-
-    def __init__(self, latest: Callable[[], Path | None], connected: CountConnected) -> None:
-        super().__init__(_NOWHERE, connected)
-        self._latest = latest
-
-    def _read(self) -> None:
-        folder = self._latest() or _NOWHERE
-        if folder != self._folder:
-            self._folder, self._follower, self._run = folder, Follower(folder), None
-        super()._read()
 
 
 class RunMetrics:

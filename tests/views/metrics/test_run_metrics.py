@@ -75,7 +75,7 @@ def line(number: int, **more: Any) -> dict[str, Any]:
 def metrics_of(folder: Path, count: int | None = None) -> Any:
     from fedappeal.views.metrics.run_metrics import FolderMetrics
 
-    return FolderMetrics(folder, (lambda: count) if count is not None else None)
+    return FolderMetrics(lambda: folder, (lambda: count) if count is not None else None)
 
 
 def test_a_runs_metrics_are_sums_over_its_lines(run_folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_run_that_continues_is_counted_anew(run_folder: Path) -> None:
 
 
 def test_beside_a_superlink_the_latest_run_is_told_and_no_other(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
-    from fedappeal.views.metrics.run_metrics import LatestMetrics
+    from fedappeal.views.metrics.run_metrics import FolderMetrics
 
     def rounds() -> float | None:
         told = samples(registry)
@@ -140,7 +140,7 @@ def test_beside_a_superlink_the_latest_run_is_told_and_no_other(tmp_path: Path, 
         return told.get("fedappeal_rounds_total")
 
     first, second = a_run(tmp_path / "first", [{}] * 2), a_run(tmp_path / "second", [{}] * 3)
-    registry = LatestMetrics(View(ForeignRun(), None, SUPERLINK).latest_folder, lambda: 3)
+    registry = FolderMetrics(View(ForeignRun(), None, SUPERLINK).latest_folder, lambda: 3)
     assert rounds() is None
     superlink.runs = [a_listed_run(4, "running", first)]
     assert rounds() == 2

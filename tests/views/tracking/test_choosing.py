@@ -47,7 +47,7 @@ def own_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def followed(tracker: str) -> CommandOnlookers:
-    return onlookers_of(WatchOptions([tracker]), {})[0]
+    return onlookers_of(WatchOptions(track=[tracker]), {})[0]
 
 
 def test_settings_of_trackers_are_taken_out_of_the_runs() -> None:
@@ -101,10 +101,10 @@ def test_a_submitted_run_is_tracked_where_its_folder_is_seen_and_waited_for(tmp_
 
 def test_a_continuation_takes_settings_of_its_trackers_alone() -> None:
     own = "tests.views.tracking.recorder:Kept"
-    onlookers = onlookers_to_resume(WatchOptions([own]), ["kept.size=4"])
+    onlookers = onlookers_to_resume(WatchOptions(track=[own]), ["kept.size=4"])
     assert [make().settings.size for make in onlookers.trackers.values()] == [4]
     with pytest.raises(ConfigError, match=r"set = 'maxfl\.server-lr' is not allowed: a run continues with its"):
-        onlookers_to_resume(WatchOptions([own]), ["maxfl.server-lr=1"])
+        onlookers_to_resume(WatchOptions(track=[own]), ["maxfl.server-lr=1"])
 
 
 def diary(folder: Path) -> list[str]:
