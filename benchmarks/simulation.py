@@ -1,4 +1,4 @@
-"""Simulated rounds: ours, a plain PyTorch loop, pfl-research, fluke and Flower's simulation.
+"""Simulated rounds: ours, a plain PyTorch loop, and Flower's simulation.
 
 Every arm does the same work (the same clients, data, model, local steps and batch size) on one PyTorch thread.
 ``many-clients`` is ours alone: ``evaluated`` asks each client of MaxFL each round how the model serves it, in
@@ -22,14 +22,8 @@ from benchmarks.run import ROOT, Clock, Figures, Row, peak_mib, scaled
 
 Settings = Mapping[str, Any]
 
-HERE = Path(__file__).resolve().parent / "peers"
-PROGRAMS = {"pfl": "pfl_research.py", "fluke": "fluke_fl.py"}
 _PLAIN = {"task": "fmnist", "strategy": "fedavg", "participation": "always", "requirement": "fixed"}
-_PLAIN |= {
-    "mandatory-rounds": 0,
-    "evaluate-every": 0,
-    "evaluate-train": False,
-}  # the peers evaluate test examples only
+_PLAIN |= {"mandatory-rounds": 0, "evaluate-every": 0, "evaluate-train": False}
 _FMNIST = {**_PLAIN, "clients": 100, "clients-per-round": 5}
 _MAXFL = {**_FMNIST, "strategy": "maxfl", "evaluate-every": 1, "evaluate-train": True}
 
@@ -122,41 +116,17 @@ def flower(settings: Settings, rounds: int) -> Figures:
     return {"s": used, "start s": whole - sum(seconds), "accuracy": lines[-1]["accuracy"]}
 
 
-def peer(name: str, settings: Settings, rounds: int) -> Figures:
-    """Run pfl-research or fluke in their own environment; its program prints what it measured."""
-    import torch
-
-    from fedappeal.tasks import load_task
-
-    config = config_of(settings, rounds)
-    task = load_task(config.task_settings())
-    data = [task.load(k) for k in range(config.clients)]
-    setting = config.model_dump() | {"model": task.initial_model(config.seed)}
-    setting |= {"clients_per_round": config.clients_per_round or config.clients}
-    setting |= {side: [(getattr(d, side).x, getattr(d, side).y) for d in data] for side in ("train", "test")}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "setting.pt"
-        torch.save(setting, file)
-        uv = [str(Path(sys.executable).parent / "uv"), "run", "--quiet", "--no-project", "--isolated"]
-        uv += ["--python", sys.executable, "--with-requirements", str(HERE / "requirements.txt")]
-        program = [*uv, "python", str(HERE / PROGRAMS[name]), str(file)]
-        done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
-    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return {key: value[1:-1] if isinstance(value, list) else value for key, value in figures.items()}
-
-
 def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = "batched", by: str = "s") -> Row:
     """Return a row of these settings."""
     every = {
         "plain loop": partial(plain, settings),
         **{mode: partial(ours, settings, mode) for mode in ("sequential", "batched", "vmap", "auto")},
-        **{name: partial(peer, name, settings) for name in PROGRAMS},
         "Flower": partial(flower, settings),
     }
     return Row({arm: every[arm] for arm in arms}, over, by, rounds)
 
 
-_ALL = ("plain loop", "sequential", "batched", *PROGRAMS, "Flower")
+_ALL = ("plain loop", "sequential", "batched", "Flower")
 _LOGISTIC = {"model": "logistic", "clients": 60, "clients-per-round": 0, "local-steps": 0, "local-epochs": 5}
 _EVALUATED = {"task": "fmnist", "strategy": "maxfl", "clients-per-round": 5, "set": {"solo.steps": 5}}
 _START = {**_PLAIN, "min-examples": 1, "clients-per-round": 10}
