@@ -4,6 +4,7 @@ Forests and runs by seed are drawn from a page's numbers alone, curves from the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import fill
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from fedappeal.studies.experiment import Contrast, Drawing, Results, RunResult
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.views.comparison.curves import by_round
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Line, Lines, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Line, Lines, continued, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -160,37 +161,70 @@ def curve(runs: Sequence[RunResult], reading: Reading) -> tuple[list[int], list[
     return list(by_number), [fmean(values) for values in by_number.values()]
 
 
+def over_rounds(
+    axes: "Axes",
+    panel: Panel,
+    runs_of: Mapping[str, Sequence[RunResult]],
+    order: Sequence[str],
+    marks: Callable[[Lines], Sequence[int]] = lambda lines: (),
+) -> None:
+    """Draw a panel over the rounds: a thick line a label's mean, a thin one each seed.
+
+    A run that has ended keeps its model in the mean, and a dot stands where a label's last run has ended.
+
+    Args:
+        axes: where to.
+        panel: what.
+        runs_of: the runs by label.
+        order: the labels in the order of their colours.
+        marks: rounds of a run that get a thin vertical line.
+    """
+    reading, title, percent = panel
+    scale = 100.0 if percent else 1.0
+    ends = {label: max((int(run.lines[-1]["round"]) for run in runs), default=0) for label, runs in runs_of.items()}
+    end = max(ends.values(), default=0)
+    for label, runs in runs_of.items():
+        place = order.index(label)
+        style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+        for run in runs:
+            rounds, values = series(run, reading)
+            axes.plot(rounds, scale * values, linewidth=0.5, alpha=0.35, **style)
+            for marked in marks(run.lines):
+                axes.axvline(marked, linewidth=0.5, alpha=0.2, color=style["color"])
+        at, means = curve([replace(run, lines=continued(run.lines, end)) for run in runs], reading)
+        axes.plot(at, scale * np.array(means), label=label, linewidth=1.8, **style)
+        if ends[label] < end and ends[label] in at:
+            axes.plot(ends[label], scale * means[at.index(ends[label])], "o", color=style["color"], markersize=5)
+    axes.set(xlabel="round", ylabel=title)
+    axes.grid(alpha=0.3)
+
+
 def curves(
-    panels: Sequence[Panel], order: Sequence[str] = (), marks: Callable[[Lines], Sequence[int]] = lambda lines: ()
+    panels: Sequence[Panel],
+    order: Sequence[str] = (),
+    marks: Callable[[Lines], Sequence[int]] = lambda lines: (),
+    shown: Sequence[str] = (),
+    xscale: str = "linear",
 ) -> Drawing:
-    """Return a figure over the rounds: a row of panels a group, a thick line a row's mean, a thin one each seed.
+    """Return a figure over the rounds: a row of panels a group, each as `over_rounds` draws it.
 
     Args:
         panels: of each row.
         order: labels of the arms, in the order of their colours, which are the same in all groups.
         marks: rounds of a run that get a thin vertical line.
+        shown: groups; none of them is there, or empty: all.
+        xscale: ``linear`` or ``log``.
     """
 
     def figure(results: Results, stem: Path) -> None:
-        places = {label: n for n, label in enumerate(dict.fromkeys([*order, *(arm.shown for arm in results.arms)]))}
-        groups = results.groups
+        labels = list(dict.fromkeys([*order, *(arm.shown for arm in results.arms)]))
+        groups = {group: arms for group, arms in results.groups.items() if group in shown} or results.groups
         picture = new_figure(4.2 * len(panels), 3.0 * len(groups) + 0.3)
         grid = picture.subplots(len(groups), len(panels), squeeze=False)
         for row, (group, arms) in zip(grid, groups.items(), strict=True):
-            for axes, (reading, label, percent) in zip(row, panels, strict=True):
-                scale = 100.0 if percent else 1.0
-                for arm in arms:
-                    place, runs = places[arm.shown], results.of(arm.name)
-                    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
-                    for run in runs:
-                        rounds, values = series(run, reading)
-                        axes.plot(rounds, scale * values, linewidth=0.5, alpha=0.35, **style)
-                        for marked in marks(run.lines):
-                            axes.axvline(marked, linewidth=0.5, alpha=0.2, color=style["color"])
-                    rounds_of_all, means = curve(runs, reading)
-                    axes.plot(rounds_of_all, scale * np.array(means), label=arm.shown, linewidth=1.8, **style)
-                axes.set(xlabel="round", ylabel=label)
-                axes.grid(alpha=0.3)
+            for axes, panel in zip(row, panels, strict=True):
+                over_rounds(axes, panel, {arm.shown: results.of(arm.name) for arm in arms}, labels, marks)
+                axes.set_xscale(xscale)
             row[0].set_title(fill(group, 60), loc="left", fontsize=10)
             row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
         save(picture, stem)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedappeal.reproductions.adagd import retention
-from fedappeal.reproductions.adagd.retention import figure_7b
-from fedappeal.reproductions.adagd.settings import kept_share
+from fedappeal.reproductions.adagd.defections import by_setting
+from fedappeal.reproductions.adagd.settings import AGENTS_LOST, END_ACCURACY, defections, kept_share
 from fedappeal.studies.experiment import (
     Arm,
     Claim,
@@ -18,6 +19,8 @@ from fedappeal.studies.experiment import (
     RunResult,
     Unmeasured,
 )
+from fedappeal.studies.pictures import over_rounds
+from fedappeal.views.comparison.measures import COLOURS, new_figure, save
 
 LOCAL, *ADAGD = ("Local SGD", "ADA-GD", "ADA-GD, slack 1")
 
@@ -156,15 +159,31 @@ def chosen(results: Results, name: str, choose: Callable[[Numbers, str], float])
 
 
 def _figure(results: Results, stem: Path) -> None:
-    panels = {
-        "each with its own largest step that loses no agent": largest,
-        f"ADA-GD with {TENFOLD:g} times local SGD's largest step": _ten_times,
-    }
-    over_rounds = {
-        title: {name: chosen(results, name, choose) for name in ALGORITHMS} for title, choose in panels.items()
-    }
-    steps = {name: {eta: row(name, eta) for eta in etas} for name, etas in ALGORITHMS.items()}
-    figure_7b(results, stem, over_rounds, steps)
+    """Draw the accuracy over the rounds for two choices of a step, and that of all steps at the end."""
+    figure = new_figure(14.7, 4.3)
+    *over_both, right = figure.subplots(1, 3)
+    for axes, (title, choose) in zip(
+        over_both,
+        (
+            ("each with its own largest step that loses no agent", largest),
+            (f"ADA-GD with {TENFOLD:g} times local SGD's largest step", _ten_times),
+        ),
+        strict=True,
+    ):
+        runs_of = {name: chosen(results, name, choose) for name in ALGORITHMS}
+        over_rounds(axes, retention.PANEL, runs_of, retention.ORDER, defections)
+        axes.set_xscale("log")
+        axes.set_title(title, loc="left", fontsize=10)
+    for (name, etas), colour in zip(ALGORITHMS.items(), COLOURS, strict=False):
+        rows = {eta: row(name, eta) for eta in etas if results.of(row(name, eta))}
+        by_setting(right, results, rows, END_ACCURACY, colour, name)
+        lost = [eta for eta, arm in rows.items() if any(results.numbers(arm, AGENTS_LOST))]
+        right.plot(lost, [fmean(results.numbers(rows[eta], END_ACCURACY)) for eta in lost], "kx", markersize=11)
+    right.set(xlabel="step size eta", ylabel="test accuracy % at the end (mean)", xscale="log")
+    right.set_title("all steps; crossed out: an agent leaves, in some seed", loc="left", fontsize=10)
+    right.grid(alpha=0.3)
+    right.legend(fontsize=8)
+    save(figure, stem)
 
 
 EXPERIMENTS = (

@@ -1,6 +1,6 @@
 """MaxFL, figures 4 and 5: clients that estimate a mean (appendix A.1, appendix C)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,34 +14,23 @@ from strategies import FedAvg, MaxFL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-FEDAVG, MAXFL, BOUND, CLIENT = "#0072b2", "#d55e00", "#666666", "#b0b0b0"
+FEDAVG, MAXFL, CLIENT = "#0072b2", "#d55e00", "#b0b0b0"
 
-SOLVED = ["FedAvg's solution", "MaxFL's solution"]
-
-TWO = {"$\\hat\\gamma_G$ = 0.5": (-0.5, 0.5), "$\\hat\\gamma_G$ = 3": (-3.0, 3.0)}
+TWO = {"(b) two clients, $\\hat\\gamma_G$ = 0.5": (-0.5, 0.5), "(b) two clients, $\\hat\\gamma_G$ = 3": (-3.0, 3.0)}
 """Estimates of two clients, of little and of much heterogeneity."""
 
 AROUND = 4.0
-"""How far a panel of figure 5 goes beyond the outermost estimates."""
-
-
-def solutions(estimates: Sequence[float]) -> tuple[float, list[float]]:
-    """Return where the strategies themselves end: FedAvg's model, and MaxFL's from each client's estimate."""
-    (_, average) = mean.federated(FedAvg(), estimates, 0.0, 1)
-    ends = [mean.federated(MaxFL(stabilizer=mean.STABILIZER), estimates, start, 200)[-1] for start in estimates]
-    return average, ends
+"""How far a panel goes beyond the outermost estimates."""
 
 
 def figure_4(results: Results, stem: Path) -> None:
     """Draw (a) from what was measured, (b) from the strategies themselves."""
-    figure = new_figure(11, 3.9)
-    left, right = figure.subplots(1, 2)
+    figure = new_figure(14, 3.9)
+    left, *others = figure.subplots(1, 3)
     _appeal(left, results)
-    _landscapes(right)
-    handles, labels = right.get_legend_handles_labels()
-    solved = [labels.index(label) for label in SOLVED]
-    figure.legend([handles[i] for i in solved], SOLVED, loc="outside lower right", ncols=2, frameon=False)
+    _objectives(figure, others, TWO)
     save(figure, stem)
 
 
@@ -50,13 +39,10 @@ def figure_5(results: Results, stem: Path) -> None:
     cases: dict[tuple[float, ...], str] = {}
     for arm in results.arms:  # what differs in the noise alone is one panel
         cases.setdefault(tuple(arm.settings["means"]), arm.group.partition(": ")[2])
+    titled = zip("abc", cases.items(), strict=True)
     figure = new_figure(11, 3.4)
     panels = figure.subplots(1, len(cases), squeeze=False)[0]
-    for axes, letter, (estimates, name) in zip(panels, "abc", cases.items(), strict=True):
-        _clients(axes, f"({letter}) three clients, {name}", estimates)
-    panels[0].set_ylabel("objective (equation 3)")
-    handles, labels = panels[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    _objectives(figure, panels, {f"({letter}) three clients, {name}": means for letter, (means, name) in titled})
     save(figure, stem)
 
 
@@ -85,44 +71,29 @@ def _appeal(axes: "Axes", results: Results) -> None:
     axes.legend(fontsize=8, loc="lower left")
 
 
-def _landscapes(axes: "Axes") -> None:
-    w = np.linspace(-6, 6, 601)
-    for (label, estimates), style in zip(TWO.items(), ("-", "--"), strict=True):
-        axes.plot(w, mean.objective(w, np.array(estimates)), style, color="black", label=label)
-        average, ends = solutions(estimates)
-        _mark(axes, estimates, [average], ends)
-    axes.set(
-        title="(b) two clients: one minimum, or two far apart",
-        xlabel="model $w$",
-        ylabel="objective (equation 3)",
-        ylim=(0.48, 1.02),
-    )
-    handles, labels = axes.get_legend_handles_labels()
-    curves = [labels.index(label) for label in TWO]
-    axes.legend([handles[i] for i in curves], list(TWO), fontsize=8, loc="lower right")
+def _objectives(figure: "Figure", panels: Iterable["Axes"], cases: Mapping[str, Sequence[float]]) -> None:
+    """Draw the objective with its clients' parts, and the solutions of the strategies' own rounds.
 
-
-def _clients(axes: "Axes", title: str, estimates: Sequence[float]) -> None:
-    w = np.linspace(min(estimates) - AROUND, max(estimates) + AROUND, 1201)
-    for k, estimate in enumerate(estimates):
-        label = "one client's $\\sigma(F_k - \\rho_k)$" if k == 0 else None
-        axes.plot(w, mean.objective(w, np.array([estimate])), color=CLIENT, linewidth=1, label=label)
-    axes.plot(w, mean.objective(w, np.array(estimates)), color="black", label="MaxFL's objective")
-    average, ends = solutions(estimates)
-    best = min(ends, key=lambda end: float(mean.objective(np.array(end), np.array(estimates))))
-    _mark(axes, estimates, [average], [best])
-    axes.set(title=title, xlabel="model $w$", ylim=(0.48, 1.02))
-
-
-def _mark(axes: "Axes", estimates: Sequence[float], average: Sequence[float], maxfl: Sequence[float]) -> None:
-    """Mark FedAvg's solution as an open square, MaxFL's as a dot: where they are the same, both are seen."""
-    open_square = {"marker": "s", "markersize": 11, "markerfacecolor": "none", "markeredgewidth": 2, "color": FEDAVG}
-    for name, models, style in (
-        ("FedAvg", average, open_square),
-        ("MaxFL", maxfl, {"marker": "o", "markersize": 7, "color": MAXFL}),
-    ):
-        heights = mean.objective(np.array(models), np.array(estimates))
-        axes.plot(models, heights, linestyle="none", label=f"{name}'s solution", **style)  # type: ignore[arg-type]
+    FedAvg's is an open square, MaxFL's, its lowest minima, a dot: where they are the same, both are seen.
+    """
+    strategy = MaxFL(stabilizer=mean.STABILIZER)
+    for axes, (title, means) in zip(panels, cases.items(), strict=True):
+        estimates = np.array(means)
+        w = np.linspace(estimates.min() - AROUND, estimates.max() + AROUND, 1201)
+        parts = np.stack([mean.objective(w, estimate[None]) for estimate in estimates], axis=1)
+        labels = ["one client's $\\sigma(F_k - \\rho_k)$", *"_" * (len(means) - 1)]
+        axes.plot(w, parts, color=CLIENT, linewidth=1, label=labels)
+        axes.plot(w, mean.objective(w, estimates), color="black", label="MaxFL's objective")
+        average = np.array(mean.federated(FedAvg(), means, 0.0, 1)[-1:])
+        square = {"markersize": 11, "fillstyle": "none", "markeredgewidth": 2, "label": "FedAvg's solution"}
+        axes.plot(average, mean.objective(average, estimates), "s", color=FEDAVG, **square)
+        minima = np.array([mean.federated(strategy, means, start, 200)[-1] for start in means])
+        heights = mean.objective(minima, estimates)
+        lowest = heights <= heights.min() + 1e-9
+        axes.plot(minima[lowest], heights[lowest], "o", color=MAXFL, markersize=7, label="MaxFL's solution")
+        axes.set(title=title, xlabel="model $w$", ylabel="objective (equation 3)", ylim=(0.48, 1.02))
+        handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
 _ALIKE: Mapping[str, Any] = {"means": [-0.1, 0.0, 0.1], "averages": [[0, 1, 2]]}

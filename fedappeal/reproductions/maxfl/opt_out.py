@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedappeal.reproductions.maxfl import settings as maxfl
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
+from fedappeal.studies.experiment import Claim, Experiment, Numbers, Quick
 from fedappeal.studies.pictures import by_seed, forest
 from fedappeal.views.comparison import measures
 
@@ -148,68 +148,60 @@ JOINED = measures.Measure(
 LIVES = 2.0
 """The per cent of the clients asked after round 10 that join in a run that lives; fewer where none joins for long."""
 
-Table2 = Mapping[tuple[str, float], Mapping[str, Number]]
-"""By algorithm and share of Byzantine clients; without any, table 1's."""
+_SHARES = {"": 0.0, ", Byz=0.05": 0.05, ", Byz=0.1": 0.1}
+"""Shares of Byzantine clients, by what they add to a row's name; without any, rows are table 1's."""
 
-_TABLE_2: Table2 = {
-    ("MW-Fed", 0.0): TABLE_1["MW-Fed"],
-    ("MW-Fed", 0.05): row((21.28, 1.79), (0.02, 0.0), (21.91, 3.81), (0.01, 0.0)),
-    ("MW-Fed", 0.1): row((17.24, 2.35), (0.01, 0.0), (18.45, 2.81), (0.01, 0.0)),
-    ("MaxFL", 0.0): TABLE_1["MaxFL"],
-    ("MaxFL", 0.05): row((70.60, 2.76), (0.42, 0.03), (71.11, 1.47), (0.46, 0.01)),
-    ("MaxFL", 0.1): row((69.42, 2.87), (0.35, 0.05), (69.75, 3.66), (0.39, 0.01)),
-}
-_TABLE_2_EMNIST: Table2 = {
-    ("MW-Fed", 0.0): TABLE_1_EMNIST["MW-Fed"],
-    ("MW-Fed", 0.05): row((22.22, 0.63), (0.008, 0.001), (22.23, 0.63), (0.003, 0.0)),
-    ("MW-Fed", 0.1): row((15.83, 1.52), (0.004, 0.0), (17.03, 0.21), (0.005, 0.0)),
-    ("MaxFL", 0.0): TABLE_1_EMNIST["MaxFL"],
-    ("MaxFL", 0.05): row((56.10, 0.77), (0.23, 0.01), (55.10, 0.78), (0.28, 0.01)),
-    ("MaxFL", 0.1): row((52.74, 0.44), (0.20, 0.01), (53.82, 0.09), (0.26, 0.02)),
+_ATTACKED: Mapping[str, Mapping[str, Any]] = {
+    name + suffix: {"strategy": maxfl.STRATEGY[name], "byzantine-share": share}
+    for name in ("MW-Fed", "MaxFL")
+    for suffix, share in _SHARES.items()
 }
 
-_NOISIER = ("No client may opt out; noise ten times as large as the update", ", always, noise 10")
+_TABLE_2: maxfl.Table = {
+    "MW-Fed": TABLE_1["MW-Fed"],
+    "MW-Fed, Byz=0.05": row((21.28, 1.79), (0.02, 0.0), (21.91, 3.81), (0.01, 0.0)),
+    "MW-Fed, Byz=0.1": row((17.24, 2.35), (0.01, 0.0), (18.45, 2.81), (0.01, 0.0)),
+    "MaxFL": TABLE_1["MaxFL"],
+    "MaxFL, Byz=0.05": row((70.60, 2.76), (0.42, 0.03), (71.11, 1.47), (0.46, 0.01)),
+    "MaxFL, Byz=0.1": row((69.42, 2.87), (0.35, 0.05), (69.75, 3.66), (0.39, 0.01)),
+}
+_TABLE_2_EMNIST: maxfl.Table = {
+    "MW-Fed": TABLE_1_EMNIST["MW-Fed"],
+    "MW-Fed, Byz=0.05": row((22.22, 0.63), (0.008, 0.001), (22.23, 0.63), (0.003, 0.0)),
+    "MW-Fed, Byz=0.1": row((15.83, 1.52), (0.004, 0.0), (17.03, 0.21), (0.005, 0.0)),
+    "MaxFL": TABLE_1_EMNIST["MaxFL"],
+    "MaxFL, Byz=0.05": row((56.10, 0.77), (0.23, 0.01), (55.10, 0.78), (0.28, 0.01)),
+    "MaxFL, Byz=0.1": row((52.74, 0.44), (0.20, 0.01), (53.82, 0.09), (0.26, 0.02)),
+}
 
-_READINGS_2: tuple[tuple[str, str, Mapping[str, object], Table2], ...] = (
-    ("No client joins: the model stays (as the paper reads)", "", {}, _TABLE_2),
-    ("No client joins: the next round asks all", ", ask all", {"on-empty-round": "ask-all"}, _TABLE_2),
-    ("No client may opt out", ", always", {"participation": "always"}, _TABLE_2),
-    ("EMNIST, read as in the first group", ", EMNIST", EMNIST, _TABLE_2_EMNIST),
+_ALWAYS = maxfl.Reading("No client may opt out", ", always", {"participation": "always"})
+_NOISIER = maxfl.Reading(
+    "No client may opt out; noise ten times as large as the update",
+    ", always, noise 10",
+    {"participation": "always", "byzantine-noise": 10.0},
+)
+
+_READINGS_2: maxfl.Readings = (
+    (maxfl.Reading("No client joins: the model stays (as the paper reads)", "", {}), _TABLE_2),
+    (maxfl.Reading("No client joins: the next round asks all", ", ask all", _ASK_ALL), _TABLE_2),
+    (_ALWAYS, _TABLE_2),
+    (maxfl.Reading("EMNIST, read as in the first group", ", EMNIST", EMNIST), _TABLE_2_EMNIST),
+    (_NOISIER, {name: paper for name, paper in _TABLE_2.items() if name not in TABLE_1}),
 )
 
 
-def _arms() -> tuple[Arm, ...]:
-    arms = []
-    for group, suffix, settings, table in _READINGS_2:
-        for (name, share), paper in table.items():
-            chosen = {"strategy": maxfl.STRATEGY[name], "byzantine-share": share, **settings}
-            shared = "" if share else "maxfl-table1"
-            arms.append(Arm(_name(name, share) + suffix, chosen, paper, group, shared, _name(name, share)))
-    for (name, share), paper in _TABLE_2.items():
-        if share:
-            attack = {"byzantine-share": share, "byzantine-noise": 10.0}
-            chosen = {"strategy": maxfl.STRATEGY[name], "participation": "always", **attack}
-            arms.append(Arm(_name(name, share) + _NOISIER[1], chosen, paper, _NOISIER[0], "", _name(name, share)))
-    return tuple(arms)
+def _robust(reading: maxfl.Reading, measure: measures.Measure, whose: str) -> Claim:
+    """Return the claim for a reading; with more noise, of the rows without attackers where no client opts out."""
+    without = (_ALWAYS if reading is _NOISIER else reading).suffix
 
-
-def _name(name: str, share: float) -> str:
-    # Without attackers it is the row of table 1, whose runs it shares.
-    return f"{name}, Byz={share:g}" if share else name
-
-
-def _robust(suffix: str, group: str, measure: measures.Measure, whose: str, without: str = "") -> Claim:
-    """Return the claim for a group; ``without`` is the suffix of the rows without attackers, if it is another."""
+    def lost(number: Numbers, name: str) -> float:
+        return number(name + without, measure.key) - number(f"{name}, Byz=0.1{reading.suffix}", measure.key)
 
     def margin(number: Numbers) -> float:
-        lost = {
-            name: number(name + (without or suffix), measure.key) - number(_name(name, 0.1) + suffix, measure.key)
-            for name in ("MW-Fed", "MaxFL")
-        }
-        return lost["MW-Fed"] - lost["MaxFL"]
+        return lost(number, "MW-Fed") - lost(number, "MaxFL")
 
     text = f"a tenth of attackers costs MaxFL less of {whose} accuracy than MW-Fed"
-    return Claim(text, margin, group, "points", ours=group == _NOISIER[0])
+    return Claim(text, margin, reading.group, "points", ours=reading is _NOISIER)
 
 
 EXPERIMENTS = (
@@ -258,12 +250,12 @@ EXPERIMENTS = (
         "accuracy: it gives little weight to clients that it cannot win. MW-Fed gives them more, and falls to "
         "about 20 %.",
         settings=maxfl.DIRICHLET,
-        arms=_arms(),
+        arms=maxfl.rows(_READINGS_2, _ATTACKED, dict.fromkeys(("MW-Fed", "MaxFL"), "maxfl-table1")),
         measures=MEASURES,
         quick=Quick(maxfl.QUICK, ("MW-Fed, Byz=0.1", "MaxFL, Byz=0.1")),
         claims=tuple(
-            _robust(suffix, group, measure, whose, without)
-            for group, suffix, without in (*((g, s, "") for g, s, _, _ in _READINGS_2), (*_NOISIER, ", always"))
+            _robust(reading, measure, whose)
+            for reading, _ in _READINGS_2
             for measure, whose in (
                 (measures.ACCURACY_LATE, "seen clients'"),
                 (measures.UNSEEN_ACCURACY_LATE, "unseen clients'"),

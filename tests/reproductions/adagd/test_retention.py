@@ -1,9 +1,8 @@
-"""ADA-GD's figure 7: what its claims say, the largest steps, and how runs are drawn on after their end."""
+"""ADA-GD's figure 7: what its claims say, the largest steps, and what its pictures need."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedappeal.reproductions.adagd import retention, steps
@@ -170,15 +169,6 @@ def result(experiment: object, name: str, seed: int, accuracies: list[float], le
         for at, accuracy in enumerate(accuracies, 1)
     ]
     return RunResult(arm, seed, {}, lines, Path())
-
-
-def test_a_run_that_has_ended_keeps_its_model() -> None:
-    pytest.importorskip("matplotlib")
-    from fedappeal.reproductions.adagd.retention import kept_on
-
-    rounds, values = np.array([1, 2, 4]), np.array([0.5, 0.75, 0.25])
-    assert kept_on(rounds, values, 6).tolist() == [0.5, 0.75, 0.75, 0.25, 0.25, 0.25]
-    assert kept_on(rounds[1:], values[1:], 3).tolist() == [0.75, 0.75, 0.75]
 
 
 def test_the_pictures_draw_what_there_is(tmp_path: Path) -> None:
