@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedappeal.protocol.draws import generator
-from fedappeal.reproductions.adagd.contours import AGENT_1, AGENT_2, BLACK, PURPLE, draw_path
+from fedappeal.reproductions.adagd.contours import AGENT_1, AGENT_2, BLACK, PURPLE, draw_agents, draw_path
 from fedappeal.reproductions.adagd.toy import Floats, Trajectory, adagd, uniform
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
 from fedappeal.views.comparison.measures import Measure, last, new_figure, save
@@ -166,16 +166,10 @@ def _figure_6(results: Results, stem: Path) -> None:
     """Draw both agents' regions and level sets, and the first path of each row."""
     figure = new_figure(6.6, 6)
     axes = figure.subplots()
-    x, y = np.meshgrid(np.linspace(-1.9, 3.6, 500), np.linspace(-3.5, 5.6, 500))
-    losses = Strip().losses(np.stack([x, y], axis=-1))
-    for m, colour in enumerate(_COLOURS):
-        axes.contourf(x, y, losses[..., m], levels=[-1, 1e-9], colors=colour, alpha=0.3)
-        axes.contour(x, y, losses[..., m], [0.1, 1], colors=colour, linestyles=["--", "-"], linewidths=1)
+    draw_agents(axes, Strip(), (-1.9, 3.6, -3.5, 5.6), 1e-9, [0.1, 1])
     for arm, colour in zip(results.arms, (PURPLE, BLACK), strict=False):
-        draw_path(axes, np.array(results.of(arm.name)[0].lines[0]["points"]), colour)
-        axes.plot([], [], color=colour, label=arm.name)
-    axes.plot([], [], "k--", linewidth=1, label="$F_m = \\epsilon$ (solid: 1)")
-    axes.set(xlabel="$w$, first part", ylabel="$w$, second part", title="orange: $F_1 = 0$, green: $F_2 = 0$")
+        draw_path(axes, np.array(results.of(arm.name)[0].lines[0]["points"]), colour, arm.name)
+    axes.set_title("orange: $F_1 = 0$, green: $F_2 = 0$; lines: $F_m$ at $\\epsilon$ and 1", fontsize=10)
     axes.legend(fontsize=8)
     save(figure, stem)
 
