@@ -48,6 +48,11 @@ class Arm:
         """The row's heading under its group's."""
         return self.label or self.name
 
+    def printed(self, measure: Measure) -> float | None:
+        """Return the paper's number for a measure, without its spread; None: it prints none."""
+        value = self.paper.get(measure.beside or measure.key)
+        return value[0] if isinstance(value, tuple) else value
+
 
 @dataclass(frozen=True)
 class Quick:

@@ -149,10 +149,15 @@ def _value(line: Line, reading: Reading) -> float | None:
     return reading(line) if callable(reading) else line.get(reading)
 
 
+def recorded(lines: Lines, reading: Reading) -> dict[int, float]:
+    """Return the values of a history, by the rounds in which one was recorded."""
+    return {int(line["round"]): value for line in lines if (value := _value(line, reading)) is not None}
+
+
 def series(run: RunResult, reading: Reading) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the rounds of a run in which a value was recorded, and the values."""
-    pairs = [(int(line["round"]), value) for line in run.lines if (value := _value(line, reading)) is not None]
-    return np.array([r for r, _ in pairs], dtype=np.int64), np.array([v for _, v in pairs], dtype=np.float64)
+    values = recorded(run.lines, reading)
+    return np.array(list(values), dtype=np.int64), np.array(list(values.values()), dtype=np.float64)
 
 
 def curve(runs: Sequence[RunResult], reading: Reading) -> tuple[list[int], list[float]]:

@@ -41,10 +41,9 @@ def numbers_table(results: Results, arms: Sequence[Arm]) -> Table:
 
 def _cell(results: Results, arm: Arm, measure: Measure) -> str:
     ours = with_spread(results.numbers(arm.name, measure), len(results.of(arm.name)), measure.digits)
-    printed = arm.paper.get(measure.beside or measure.key)
-    if printed is None:
+    value = arm.printed(measure)
+    if value is None:
         return ours
-    value = printed[0] if isinstance(printed, tuple) else printed
     decimals = len(str(value).partition(".")[2])
     return f"{ours} ({plain_number(value, max(measure.digits, decimals))})"
 

@@ -190,6 +190,7 @@ def _of_events(margins: Sequence[float]) -> dict[str, object]:
 
 def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
     """Return the mean with its interval and p; of equal margins there is nothing to test."""
+    import numpy as np
     from scipy import stats
 
     if not margins:
@@ -203,16 +204,10 @@ def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
         low, high = by_t.confidence_interval(1 - LEVEL)
         return {"test": "t", "mean": mean, "low": float(low), "high": float(high), "p": float(by_t.pvalue)}
     # Exact up to 16 seeds; beyond, as many random flips.
-    flips = stats.permutation_test((margins,), _mean, permutation_type="samples", n_resamples=2**16, rng=0)
-    ends = stats.bootstrap((margins,), _mean, confidence_level=1 - LEVEL, rng=0).confidence_interval
+    flips = stats.permutation_test((margins,), np.mean, permutation_type="samples", n_resamples=2**16, rng=0)
+    ends = stats.bootstrap((margins,), np.mean, confidence_level=1 - LEVEL, rng=0).confidence_interval
     interval = {"low": float(ends.low), "high": float(ends.high)}
     return {"test": "sign flips", "mean": mean, **interval, "p": float(flips.pvalue)}
-
-
-def _mean(values: Sequence[float], axis: int = -1) -> object:
-    import numpy as np
-
-    return np.mean(values, axis=axis)
 
 
 def _corrected(outcomes: Sequence[Verdict]) -> list[Verdict]:
@@ -255,13 +250,11 @@ def _needed(verdict: Verdict, level: float) -> int | None:
         return next((n for n in _NUMBERS if _events_p(margins, n) <= level), None)
     fewest = 1 - math.log2(level) if verdict.test == "sign flips" else 2  # with which such a p can be reached at all
     from scipy import stats
+    from statsmodels.stats.power import TTestPower
 
     effect = abs(verdict.mean or 0.0) / float(stats.tstd(margins))
-
-    def power(n: int) -> float:
-        return float(1 - stats.nct.cdf(stats.t.ppf(1 - level / 2, n - 1), n - 1, effect * math.sqrt(n)))
-
-    return next((n for n in _NUMBERS if n >= fewest and power(n) >= POWER), None)
+    power = TTestPower().power
+    return next((n for n in _NUMBERS if n >= fewest and power(effect, n, level) >= POWER), None)
 
 
 def _events_p(margins: Sequence[float], seeds: int) -> float:
@@ -274,14 +267,14 @@ def _events_p(margins: Sequence[float], seeds: int) -> float:
 
 def papers_margin(claim: Claim, experiment: Experiment) -> float | None:
     """Return a claim's margin by the paper's own numbers; None where it does not print all that it needs."""
-    arms = {arm.name: arm.paper for arm in experiment.arms}
-    printed_as = {measure.key: measure.beside or measure.key for measure in experiment.measures}
+    arms = {arm.name: arm for arm in experiment.arms}
+    measures = {measure.key: measure for measure in experiment.measures}
 
     def number(arm: str, key: str) -> float:
-        if arm not in arms or printed_as[key] not in arms[arm]:
+        value = arms[arm].printed(measures[key]) if arm in arms else None
+        if value is None:
             raise Missing(f"{arm}: {key}")
-        value = arms[arm][printed_as[key]]
-        return float(value[0] if isinstance(value, tuple) else value)
+        return value
 
     try:
         return claim.margin(number)

@@ -56,8 +56,8 @@ def _family(axes: "Axes", results: Results) -> None:
     path = _points(results, "P_alpha', uniform")
     draw_path(axes, path, PURPLE, "uniform")
     draw_path(axes, _points(results, "P_alpha', ADA-GD"), BLACK, "ADA-GD")
-    for text, point in zip(("$w_0$", "$w_{r_0}$"), path[:4:3], strict=False):
-        _name(axes, text, point)
+    for text, (x, y) in zip(("$w_0$", "$w_{r_0}$"), path[:4:3], strict=False):
+        _name(axes, text, (x, y))
 
 
 def _losses(axes: "Axes", results: Results) -> None:
@@ -69,7 +69,8 @@ def _losses(axes: "Axes", results: Results) -> None:
             axes.plot(losses[:, m], style, color=colour, linewidth=1.6, label=f"{name}: $F_{m + 1}$")
         for m, index in line["left"].items():
             axes.plot(index, losses[index, int(m)], "X", color=colour, markersize=9, markeredgecolor="white")
-    axes.hlines([PRECISION, 4 * PRECISION], 0, axes.get_xlim()[1], GREY, "dotted", "$\\epsilon$ and $4\\epsilon$")
+    for level, label in ((PRECISION, "$\\epsilon$ and $4\\epsilon$"), (4 * PRECISION, None)):
+        axes.axhline(level, color=GREY, linestyle=":", linewidth=0.8, label=label)
     axes.set(xlabel="round", ylabel="loss", ylim=(-0.03, None))
     axes.set_title("(c) losses in (b); cross: leaves", loc="left")
 
@@ -112,7 +113,7 @@ def draw_path(axes: "Axes", points: Floats, colour: str, label: str = "") -> Non
     axes.plot(*points[-1], "*", color=colour, markersize=13, markeredgecolor="white", markeredgewidth=0.7, zorder=6)
 
 
-def _name(axes: "Axes", text: str, at: Sequence[float], above: float = 8) -> None:
+def _name(axes: "Axes", text: str, at: tuple[float, float], above: float = 8) -> None:
     box = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     axes.annotate(text, at, (0, above), textcoords="offset points", ha="center", zorder=7, bbox=box)
 

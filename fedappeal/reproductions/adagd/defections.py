@@ -9,7 +9,7 @@ import numpy as np
 
 from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.studies.pictures import curves
+from fedappeal.studies.pictures import curves, recorded
 from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, new_figure, save
 from fedappeal.views.comparison.statistics import Interval
 
@@ -104,9 +104,9 @@ def local(steps: int, eta: float = ETA) -> dict[str, Any]:
 
 def _gone_at_peak(lines: Lines) -> float | None:
     """Return how many have left by the round of the highest accuracy."""
-    if not (values := agents.recorded(lines, agents.average)):
+    if not (values := recorded(lines, "accuracy")):
         return None
-    peak = max(values, key=lambda pair: pair[1])[0]
+    peak = max(values, key=values.__getitem__)
     return float(sum(left <= peak for left in agents.defections(lines)))
 
 
@@ -117,7 +117,7 @@ def _worse_after(lines: Lines) -> float | None:
     the run's last. A round after which no agent is left to train says nothing: the model stays. None where no
     defection can be judged; accuracies must have been recorded in every round.
     """
-    accuracy, end = dict(agents.recorded(lines, agents.average)), int(lines[-1]["round"])
+    accuracy, end = recorded(lines, "accuracy"), int(lines[-1]["round"])
     judged = [int(line["round"]) - 1 for line in lines if line["left"] and line["joined"]]
     pairs = [(accuracy.get(at), accuracy.get(min(at + LATER, end))) for at in judged]
     fell = [after < before for before, after in pairs if before is not None and after is not None]
@@ -125,7 +125,7 @@ def _worse_after(lines: Lines) -> float | None:
 
 
 _share = partial(Measure, percent=True)
-BEFORE = _share("before", "accuracy % before the first leaves", agents.before_any_left(agents.average))
+BEFORE = _share("before", "accuracy % before the first leaves", agents.before_any_left("accuracy"))
 _WORSE = f"defections after which it is lower {LATER} rounds on, %"
 WORSE_AFTER = _share("worse-after", _WORSE, _worse_after, better="lower")
 GONE_AT_PEAK = Measure("gone-at-peak", "agents gone when it is highest", _gone_at_peak, better="", digits=1)
@@ -225,7 +225,7 @@ EXPERIMENTS = (
         quick=Quick({"rounds": 60}, ("rational agents", "no agent leaves")),
         claims=_claims(),
         figure=curves(
-            ((agents.average, "average accuracy %", True), (agents.population, "population accuracy %", True)),
+            (("accuracy", "average accuracy %", True), (agents.population, "population accuracy %", True)),
             ("rational agents", "no agent leaves"),
             agents.defections,
         ),

@@ -6,17 +6,18 @@ from typing import Any
 
 from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, ahead, at_least
-from fedappeal.studies.pictures import Panel, curves
+from fedappeal.studies.pictures import Panel, curves, recorded
 from fedappeal.system.wording import counted
 from fedappeal.views.comparison.measures import Lines, Measure, last
 
-PANEL: Panel = (agents.average, "test accuracy %, both agents", True)
-ORDER = ("Local SGD", "ADA-GD", "ADA-GD, slack 1", "Local SGD, no agent leaves")
+PANEL: Panel = ("accuracy", "test accuracy %, both agents", True)
+_CLAIMED = ("ADA-GD", "ADA-GD, slack 1")
+ORDER = ("Local SGD", *_CLAIMED, "Local SGD, no agent leaves")
 """The algorithms, in the order of their colours."""
 
 
 def _first_accuracy(lines: Lines) -> float | None:
-    return next((value for _, value in agents.recorded(lines, agents.average)), None)
+    return next(iter(recorded(lines, "accuracy").values()), None)
 
 
 MEASURES = (
@@ -41,87 +42,63 @@ SETTINGS: Mapping[str, Any] = {
 }
 """Fashion-MNIST's classes 5 (sandals) against 9 (ankle boots), 1,000 training and 1,000 test examples an agent."""
 
-_ALL = 1_000
-"""A batch of all training examples: exact gradients."""
+_EXACT = "Local SGD, exact gradients"
+_FEW = ("Local SGD", *_CLAIMED)
+_EVERY = ("Local SGD", _EXACT, "Local SGD, no agent leaves", *_CLAIMED)
 
 
-def local(eta: float, epsilon: float, batch: int = 32, **more: Any) -> dict[str, Any]:
-    """Return local SGD's settings, with a step size of ``eta``; agents leave at a loss of ``epsilon``, 0: never."""
-    leave = {"defect.leave-below": epsilon} if epsilon else {"participation": "always"}
+def algorithm(name: str, eta: float, epsilon: float, **more: Any) -> dict[str, Any]:
+    """Return the settings of one of the algorithms, with a step size of ``eta``; agents leave at ``epsilon``."""
+    if name in _CLAIMED:
+        slack = {"adagd.slack": 1.0} if "slack" in name else {}
+        return {"strategy": "adagd", "adagd.step-size": eta, "adagd.precision": epsilon, **more, **slack}
+    leave = {"participation": "always"} if "no agent leaves" in name else {"defect.leave-below": epsilon}
+    batch = 1_000 if name == _EXACT else 32  # all training examples
     return {"strategy": "fedavg", "learning-rate": eta, "batch-size": batch, **leave, **more}
 
 
-def adagd(eta: float, epsilon: float, **more: Any) -> dict[str, Any]:
-    """Return ADA-GD's settings, with a step size of ``eta``; agents leave at a loss of ``epsilon``."""
-    return {"strategy": "adagd", "adagd.step-size": eta, "adagd.precision": epsilon, **more}
-
-
-SLACK_1: Mapping[str, Any] = {"adagd.slack": 1.0}
-"""Settings of ADA-GD's rows with slack 1."""
-
-
 PAPER = "eta = 0.001, epsilon = 0.4, both as in the paper"
-SMALL = "eta = 0.001 as in the paper, epsilon = 0.2"
 MAIN = "eta = 0.01, epsilon = 0.2"
-_LOW = "eta = 0.01, epsilon = 0.1"
-_CIFAR = "CIFAR-10 (classes 0 and 1), eta = 0.001, epsilon = 0.4, as in the paper"
 UNIT_PAPER = "pixels in [0, 1]; eta = 0.001, epsilon = 0.4, both as in the paper"
 UNIT = "pixels in [0, 1]; eta = 0.01, epsilon = 0.2"
-_PRINTED = "eta = 0.01, epsilon = 0.2, mixed by the formula as printed (an agent keeps 1 - q = 0.1)"
-
 _UNIT: Mapping[str, Any] = {"kept-share.pixels": "unit"}
-_PAIRS = {"0,6": "classes 0 against 6", "4,9": "classes 4 against 9"}
-_PAIR_GROUPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    f"{title}; {pixels}eta = 0.01, epsilon = 0.2": (f", {title}{', [0, 1]' if scale else ''}", {**kept, **scale})
-    for classes, title in _PAIRS.items()
-    for kept in (agents.kept_share(classes, 0.9, 2000),)
-    for pixels, scale in (("", {}), ("pixels in [0, 1]; ", _UNIT))
+_0_6, _4_9 = (agents.kept_share(classes, 0.9, 2000) for classes in ("0,6", "4,9"))
+_PRINTED = agents.kept_share("5,9", 0.1, 2000)
+_CIFAR = agents.kept_share("0,1", 0.9, 2000, "cifar10")
+
+_GROUPS: Mapping[str, tuple[str, float, float, tuple[str, ...], Mapping[str, Any]]] = {
+    PAPER: (", epsilon 0.4", 0.001, 0.4, _EVERY, {}),
+    "eta = 0.001 as in the paper, epsilon = 0.2": (", eta 0.001", 0.001, 0.2, _EVERY, {}),
+    MAIN: ("", 0.01, 0.2, _EVERY, {}),
+    "eta = 0.01, epsilon = 0.1": (", epsilon 0.1", 0.01, 0.1, _FEW, {}),
+    UNIT_PAPER: (", epsilon 0.4, [0, 1]", 0.001, 0.4, _EVERY, _UNIT),
+    UNIT: (", [0, 1]", 0.01, 0.2, _EVERY, _UNIT),
+    **{
+        f"{pair}; {pixels}eta = 0.01, epsilon = 0.2": (f", {pair}{suffix}", 0.01, 0.2, _FEW, {**kept, **scale})
+        for pair, kept in (("classes 0 against 6", _0_6), ("classes 4 against 9", _4_9))
+        for pixels, suffix, scale in (("", "", {}), ("pixels in [0, 1]; ", ", [0, 1]", _UNIT))
+    },
+    "eta = 0.01, epsilon = 0.2, mixed by the formula as printed (an agent keeps 1 - q = 0.1)": (
+        *(", printed formula", 0.01, 0.2, _FEW, _PRINTED),
+    ),
+    "CIFAR-10 (classes 0 and 1), eta = 0.001, epsilon = 0.4, as in the paper": (
+        *(", CIFAR-10", 0.001, 0.4, _FEW, _CIFAR),
+    ),
 }
-"""Group of rows of other classes -> how the names of its rows end, and its data."""
+"""Group of rows -> how the names of its rows end, eta, epsilon, its rows and their data."""
 
-SUFFIXES: Mapping[str, str] = {
-    PAPER: ", epsilon 0.4",
-    SMALL: ", eta 0.001",
-    MAIN: "",
-    _LOW: ", epsilon 0.1",
-    UNIT_PAPER: ", epsilon 0.4, [0, 1]",
-    UNIT: ", [0, 1]",
-    **{group: suffix for group, (suffix, _) in _PAIR_GROUPS.items()},
-    _PRINTED: ", printed formula",
-    _CIFAR: ", CIFAR-10",
-}
-"""Group of rows -> how the names of its rows end."""
+SUFFIXES: Mapping[str, str] = {group: suffix for group, (suffix, *_) in _GROUPS.items()}
 
-_EXACT = "Local SGD, exact gradients"
-_FEW = ("Local SGD", "ADA-GD", "ADA-GD, slack 1")
-_CLAIMED = ("ADA-GD", "ADA-GD, slack 1")
-
-
-def _rows(group: str, eta: float, epsilon: float, names: tuple[str, ...] = (), **more: Any) -> list[Arm]:
-    made = {
-        "Local SGD": local(eta, epsilon, **more),
-        _EXACT: local(eta, epsilon, _ALL, **more),
-        "Local SGD, no agent leaves": local(eta, 0.0, **more),
-        "ADA-GD": adagd(eta, epsilon, **more),
-        "ADA-GD, slack 1": adagd(eta, epsilon, **more, **SLACK_1),
-    }
-    paper = {"first-defection": 130} if group == _CIFAR else {}
-    return [
-        Arm(name + SUFFIXES[group], made[name], paper if name == "Local SGD" else {}, group, label=name)
-        for name in names or tuple(made)
-    ]
-
-
-_ARMS = (
-    *_rows(PAPER, 0.001, 0.4),
-    *_rows(SMALL, 0.001, 0.2),
-    *_rows(MAIN, 0.01, 0.2),
-    *_rows(_LOW, 0.01, 0.1, _FEW),
-    *_rows(UNIT_PAPER, 0.001, 0.4, **_UNIT),
-    *_rows(UNIT, 0.01, 0.2, **_UNIT),
-    *(arm for group, (_, data) in _PAIR_GROUPS.items() for arm in _rows(group, 0.01, 0.2, _FEW, **data)),
-    *_rows(_PRINTED, 0.01, 0.2, _FEW, **agents.kept_share("5,9", 0.1, 2000)),
-    *_rows(_CIFAR, 0.001, 0.4, _FEW, **agents.kept_share("0,1", 0.9, 2000, "cifar10")),
+_ARMS = tuple(
+    Arm(
+        name + suffix,
+        algorithm(name, eta, epsilon, **data),
+        {"first-defection": 130} if name == "Local SGD" and data is _CIFAR else {},
+        group,
+        label=name,
+    )
+    for group, (suffix, eta, epsilon, names, data) in _GROUPS.items()
+    for name in names
 )
 
 
@@ -200,7 +177,9 @@ EXPERIMENTS = (
         measures=MEASURES,
         quick=Quick({"rounds": 60}, ("Local SGD", "Local SGD, no agent leaves", "ADA-GD", "ADA-GD, slack 1")),
         claims=_claims(),
-        figure=curves((PANEL,), ORDER, agents.defections, (PAPER, UNIT_PAPER, UNIT), "log"),
+        figure=curves(
+            (PANEL, ("loss", "F, test", False)), ORDER, agents.defections, (PAPER, UNIT_PAPER, UNIT), "log"
+        ),
         notes=_NOTES,
     ),
 )

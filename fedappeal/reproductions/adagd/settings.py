@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedappeal.studies.pictures import Reading, recorded
 from fedappeal.views.comparison import measures
-
-Reading = Callable[[measures.Line], float | None]
-"""Reads one line of a history: a share, or None where the line has none."""
 
 CONSIDERABLE = 5
 """Points of accuracy that count as a considerable loss; the paper uses the word and gives no number."""
@@ -33,16 +31,6 @@ def defections(lines: measures.Lines) -> list[int]:
     return [int(line["round"]) for line in lines for _ in range(int(line["left"]))]
 
 
-def average(line: measures.Line) -> float | None:
-    """Return the mean accuracy over the agents that were sampled."""
-    return None if line.get("accuracy") is None else float(line["accuracy"])
-
-
-def recorded(lines: measures.Lines, reading: Reading) -> list[tuple[int, float]]:
-    """Return the rounds in which a value was recorded, with the values."""
-    return [(int(line["round"]), value) for line in lines if (value := reading(line)) is not None]
-
-
 def before_any_left(reading: Reading) -> Callable[[measures.Lines], float | None]:
     """Return a reading: the last value recorded before the round in which the first agent leaves.
 
@@ -53,7 +41,7 @@ def before_any_left(reading: Reading) -> Callable[[measures.Lines], float | None
     def of(lines: measures.Lines) -> float | None:
         if not (left := defections(lines)):
             return None
-        return next((value for at, value in reversed(recorded(lines, reading)) if at < left[0]), None)
+        return next((value for at, value in reversed(recorded(lines, reading).items()) if at < left[0]), None)
 
     return of
 
@@ -78,7 +66,7 @@ def over_population(chosen: Callable[[list[float]], float]) -> Callable[[measure
     """Return a reading: one of the population's accuracies over the rounds."""
 
     def of(lines: measures.Lines) -> float | None:
-        values = [value for _, value in recorded(lines, population)]
+        values = list(recorded(lines, population).values())
         return chosen(values) if values else None
 
     return of

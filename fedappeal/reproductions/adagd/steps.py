@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from fedappeal.reproductions.adagd import retention
 from fedappeal.reproductions.adagd.defections import by_setting
@@ -46,15 +45,9 @@ def row(algorithm: str, eta: float) -> str:
     return f"{algorithm}, eta {eta:g}"
 
 
-def _settings(name: str, eta: float, epsilon: float, **more: Any) -> dict[str, Any]:
-    if name == LOCAL:
-        return retention.local(eta, epsilon, **more)
-    return retention.adagd(eta, epsilon, **(retention.SLACK_1 if "slack" in name else {}), **more)
-
-
 def _sweep() -> tuple[Arm, ...]:
     return tuple(
-        Arm(row(name, eta), _settings(name, eta, 0.2), {}, f"{name}, epsilon = 0.2", label=f"eta {eta:g}")
+        Arm(row(name, eta), retention.algorithm(name, eta, 0.2), {}, f"{name}, epsilon = 0.2", label=f"eta {eta:g}")
         for name, steps in ALGORITHMS.items()
         for eta in steps
     )
@@ -63,7 +56,13 @@ def _sweep() -> tuple[Arm, ...]:
 def _papers_own() -> tuple[Arm, ...]:
     more = {PAPER: {}, _CIFAR: kept_share("0,1", 0.9, 2000, "cifar10")}
     return tuple(
-        Arm(row(name, eta) + suffix, _settings(name, eta, 0.5, **more[group]), {}, group, label=row(name, eta))
+        Arm(
+            row(name, eta) + suffix,
+            retention.algorithm(name, eta, 0.5, **more[group]),
+            {},
+            group,
+            label=row(name, eta),
+        )
         for group, suffix in _SUFFIXES.items()
         for name, eta in _PAPERS_STEPS.items()
     )

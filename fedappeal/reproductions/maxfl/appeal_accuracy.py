@@ -82,7 +82,7 @@ def _figure(results: Results, stem: Path) -> None:
                 x, y = results.numbers(arm.name, across), results.numbers(arm.name, up)
                 axes.plot(x, y, "o", color=colour, markersize=3, alpha=0.6)
                 (handles[arm.label],) = axes.plot([fmean(x)], [fmean(y)], "o", color=colour, markersize=8)
-                at = [[_printed(arm, measure)] for measure in (across, up)]
+                at = [[arm.printed(measure)] for measure in (across, up)]
                 (paper,) = axes.plot(*at, "X", color=colour, markersize=8, alpha=0.55)
                 if arm.label == "MaxFL":
                     handles["as the paper prints it"] = paper
@@ -93,11 +93,6 @@ def _figure(results: Results, stem: Path) -> None:
         row[0].set_title(group, loc="left", fontsize=10)
     picture.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     save(picture, stem)
-
-
-def _printed(arm: Arm, measure: measures.Measure) -> float:
-    value = arm.paper[measure.beside]
-    return float(value[0] if isinstance(value, tuple) else value)
 
 
 EXPERIMENTS = (

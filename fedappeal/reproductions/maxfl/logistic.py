@@ -19,9 +19,6 @@ from strategies.maxfl import StepSizes
 
 Floats = NDArray[np.float64]
 
-SMOOTHNESS, LIPSCHITZ = 0.25, 1.0
-"""L_s and L_c of every F_k."""
-
 SOLO, SOLO_RATE = 100, 4.0
 """Gradient steps that a client trains alone, and their learning rate, 1 / L_s."""
 

@@ -23,13 +23,12 @@ from fedappeal.reproductions.adagd.settings import (
     FIRST_DEFECTION,
     PEAK_ACCURACY,
     POPULATION,
-    average,
     defections,
     population,
-    recorded,
 )
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment
+from fedappeal.studies.pictures import recorded
 from server.build import check_settings
 from tests.studies.small import holds
 
@@ -65,7 +64,7 @@ def test_accuracy_before_the_first_leaves_by_hand() -> None:
     assert BEFORE.number(LINES[2:]) is None  # nothing was recorded before round 4
     assert BEFORE.number([LINES[0], LINES[2], LINES[3]]) == 50  # recorded in round 1, first left in round 4
     assert BEFORE.number(LINES[:1]) is None
-    assert recorded(LINES, average) == [(1, 0.5), (2, 0.75), (4, 0.25)]
+    assert recorded(LINES, "accuracy") == {1: 0.5, 2: 0.75, 4: 0.25}
 
 
 def test_agents_gone_at_the_peak_by_hand() -> None:
