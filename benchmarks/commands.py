@@ -1,7 +1,6 @@
 """Whole commands: what a user waits and pays for, Python's start and all processes included.
 
-With ``--before`` the same settings must end in the same model: compare the last column. ``demo`` is the command of
-`make demo`, from its start to the beginning of its first round.
+``demo`` is the command of `make demo`, from its start to the beginning of its first round.
 """
 
 import json
@@ -13,22 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.run import Figures, Row
 
 FEDAPPEAL = [sys.executable, "-m", "fedappeal.cli.main"]
-_FREE = "--participation always --requirement fixed --mandatory-rounds 0 --evaluate-every 0"
-COMMANDS = {
-    "maxfl-100": "simulate --strategy maxfl --task fmnist --clients 100 --clients-per-round 5 --rounds 20",
-    "fedavg-1000": f"simulate --strategy fedavg --task fmnist {_FREE} --clients 1000 --local-steps 5 --rounds 5 "
-    "--min-examples 1",
-    "cnn": f"simulate --strategy fedavg --task fmnist {_FREE} --clients 100 --clients-per-round 5 --model cnn "
-    "--rounds 5",
-    "local": "local --task digits --strategy maxfl --clients 10 --rounds 10",
-}
 DEMO = "local --strategy maxfl --task digits --clients 10 --rounds 20 --seed 0 --page 0 --against fedavg"
 
 
@@ -100,7 +89,4 @@ def start_up(rounds: int) -> Figures:
             return {"CPU s": cpu([pid]), "s": time.perf_counter() - began}
 
 
-ROWS = {
-    **{f"commands/{name}": Row({"now": partial(command, words)}, "now") for name, words in COMMANDS.items()},
-    "demo": Row({"now": start_up}, "now"),
-}
+ROWS = {"demo": Row({"now": start_up}, "now")}

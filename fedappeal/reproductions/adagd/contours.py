@@ -163,10 +163,7 @@ def _run(
     if settings["method"] == "adagd":
         return toy.adagd(problem, start, settings["step-size"], precision)
     if steps is None:
-        first = settings["long-step"] or 0.0
-        if settings["long-step"] is None and settings["long-steps"]:
-            first = toy.stride(problem, start, settings["zeroes"])
-        steps = toy.long_then_short(first, settings["long-steps"], settings["short-step"], 500)
+        steps = [*settings["first-steps"], *[settings["short-step"]] * 500]
     return toy.uniform(problem, start, steps, precision)
 
 
@@ -216,8 +213,7 @@ def _summary(runs: list[toy.Trajectory], precision: float) -> dict[str, float]:
 
 
 def _uniform(**settings: Any) -> dict[str, Any]:
-    fixed = {"method": "uniform", "alpha": None, "start": None, "zeroes": 0, "long-step": None, "long-steps": 1}
-    return {**fixed, "short-step": 0.04, **settings}
+    return {"method": "uniform", "alpha": None, "start": None, "first-steps": [], "short-step": 0.04, **settings}
 
 
 def _adagd(**settings: Any) -> dict[str, Any]:
@@ -229,19 +225,20 @@ def _adagd(**settings: Any) -> dict[str, Any]:
 def _arms() -> tuple[Arm, ...]:
     at_once = "(1, 1), "
     arms = [
-        Arm(at_once + "uniform", _uniform(start=[1, 1], **{"long-steps": 0}), {}, _EXAMPLE_1),
+        Arm(at_once + "uniform", _uniform(start=[1, 1]), {}, _EXAMPLE_1),
         Arm(at_once + "ADA-GD", _adagd(start=[1, 1]), {}, _EXAMPLE_1),
     ]
     for name, (start, agent) in toy.STARTS.items():
-        arms.append(Arm(f"{name}, uniform, one long step", _uniform(start=start, zeroes=agent), {}, _EXAMPLE_1))
+        steps = {"first-steps": [toy.stride(Problem(), np.array(start), agent)]}
+        arms.append(Arm(f"{name}, uniform, one long step", _uniform(start=start, **steps), {}, _EXAMPLE_1))
     arms += [Arm(f"{name}, ADA-GD", _adagd(start=start), {}, _EXAMPLE_1) for name, (start, _) in toy.STARTS.items()]
     arms += [
         Arm(_TWO_STEPS, {"method": "two-steps", "alpha": None, "start": None, "draws": 300}, {}, _OBSERVATION_3),
-        Arm("drawn outside S_1 and S_2, uniform", _uniform(draws=300, **{"long-steps": 0}), {}, _OBSERVATION_3),
+        Arm("drawn outside S_1 and S_2, uniform", _uniform(draws=300), {}, _OBSERVATION_3),
         Arm(_GOOD_STARTS, _adagd(draws=300), {}, _OBSERVATION_3),
     ]
     for label, alpha, paper in (("P_0", 0.0, {}), ("P_alpha'", toy.SHIFT, {"loss": 0.5})):
-        steps = {"long-step": 0.8, "long-steps": 3}
+        steps = {"first-steps": [0.8] * 3}
         arms += [
             Arm(f"{label}, uniform", _uniform(start=[2, 1], alpha=alpha, **steps), paper, _OBSERVATION_4),
             Arm(f"{label}, ADA-GD", _adagd(start=[2, 1], alpha=alpha), {}, _OBSERVATION_4),

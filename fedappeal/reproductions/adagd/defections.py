@@ -135,59 +135,52 @@ _POPULATION_BEFORE = _share(
 )
 _POPULATION_PEAK = _share("population-peak", f"{_POPULATION} at its highest", agents.over_population(max))
 
-_TWO = "epsilon = 0.2, as in the paper"
-_FOUR = "epsilon = 0.4"
-_NETWORK = "epsilon = 0.4, MaxFL's network of two hidden layers"
-_CIFAR = "CIFAR-10, the same network, epsilon = 0.2 as in the paper"
-
-
-def _pair(group: str, suffix: str, epsilon: float, paper: Mapping[str, float], **more: Any) -> list[Arm]:
-    every = {"evaluate-every": 1, "defect.leave-below": epsilon, **more}  # every round, to see each defection
-    return [
-        Arm(f"rational agents{suffix}", every, paper, group, label="rational agents"),
-        Arm(f"no agent leaves{suffix}", {**more, "participation": "always"}, {}, group, label="no agent leaves"),
-    ]
-
-
 _CIFAR10 = agents.kept_share(CLASSES, 0.9, 1000, "cifar10")
-_ARMS = (
-    *_pair(_FOUR, "", 0.4, {}),
-    *_pair(_TWO, ", epsilon 0.2", 0.2, {}),
-    *_pair(_NETWORK, ", network", 0.4, {}, model="mlp"),
-    *_pair(_CIFAR, ", CIFAR-10", 0.2, {"accuracy": 22, "before": 46}, model="mlp", **_CIFAR10),
-)
+_GROUPS: Mapping[str, tuple[str, Mapping[str, float], Mapping[str, Any]]] = {
+    "epsilon = 0.4": ("", {}, {"defect.leave-below": 0.4}),
+    "epsilon = 0.2, as in the paper": (", epsilon 0.2", {}, {"defect.leave-below": 0.2}),
+    "epsilon = 0.4, MaxFL's network of two hidden layers": (
+        *(", network", {}, {"defect.leave-below": 0.4, "model": "mlp"}),
+    ),
+    "CIFAR-10, the same network, epsilon = 0.2 as in the paper": (
+        ", CIFAR-10",
+        {"accuracy": 22, "before": 46},
+        {"defect.leave-below": 0.2, "model": "mlp", **_CIFAR10},
+    ),
+}
+"""Group of rows -> how the names of its rows end, the paper's numbers, and its settings."""
+
+_LEAVE, _STAY = "rational agents", "no agent leaves"
 
 
-def _falls(key: str, reference: str, suffix: str, group: str, text: str) -> Claim:
-    arm = f"rational agents{suffix}"
-
-    def margin(number: Numbers) -> float:
-        return round(number(arm, reference) - number(arm, key), 6) - agents.CONSIDERABLE
-
-    return Claim(text, margin, group, "points", inclusive=True, ours=True)
-
-
-def _claims() -> tuple[Claim, ...]:
-    claims = []
-    groups = (("", _FOUR), (", epsilon 0.2", _TWO), (", network", _NETWORK), (", CIFAR-10", _CIFAR))
-    for suffix, group in groups:
-        claims += _claims_of(f"rational agents{suffix}", group)
-        for key, name in (("accuracy", "average"), ("population", "population")):
-            before, peak = ("before", "peak") if key == "accuracy" else ("population-before", "population-peak")
-            text = f"the {name} accuracy ends at least {agents.CONSIDERABLE} points below"
-            claims += [
-                _falls(key, before, suffix, group, f"{text} that before any agent left"),
-                _falls(key, peak, suffix, group, f"{text} its highest"),
-            ]
-    return tuple(claims)
+def _arms() -> tuple[Arm, ...]:
+    arms = []
+    for group, (suffix, paper, settings) in _GROUPS.items():
+        every_round = {"evaluate-every": 1, **settings}  # to see each defection
+        always = {key: value for key, value in settings.items() if key != "defect.leave-below"}
+        arms.append(Arm(_LEAVE + suffix, every_round, paper, group, label=_LEAVE))
+        arms.append(Arm(_STAY + suffix, {**always, "participation": "always"}, {}, group, label=_STAY))
+    return tuple(arms)
 
 
 def _claims_of(arm: str, group: str) -> list[Claim]:
+    def falls(key: str, reference: str, text: str) -> Claim:
+        def margin(number: Numbers) -> float:
+            return round(number(arm, reference) - number(arm, key), 6) - agents.CONSIDERABLE
+
+        whose = "average" if key == "accuracy" else key
+        text = f"the {whose} accuracy ends at least {agents.CONSIDERABLE} points below {text}"
+        return Claim(text, margin, group, "points", inclusive=True, ours=True)
+
     worse = f"each defection makes the average accuracy worse: it is lower {LATER} rounds on"
     highest = "the average accuracy is highest before any agent leaves"
     return [
         Claim(worse, lambda number: number(arm, "worse-after") - 100, group, "points", inclusive=True),
         Claim(highest, lambda number: -number(arm, "gone-at-peak"), group, "agents", inclusive=True),
+        falls("accuracy", "before", "that before any agent left"),
+        falls("accuracy", "peak", "its highest"),
+        falls("population", "population-before", "that before any agent left"),
+        falls("population", "population-peak", "its highest"),
     ]
 
 
@@ -209,7 +202,7 @@ EXPERIMENTS = (
         claim="Each defection adversely affects the model: the average accuracy falls from about 46 % before any "
         "defection to around 22 % after 500 iterations, and the population's likewise (CIFAR-10, q = 0.9, K = 5).",
         settings={**SETTINGS, **local(5), "rounds": 500},
-        arms=_ARMS,
+        arms=_arms(),
         measures=(
             BEFORE,
             agents.END_ACCURACY,
@@ -222,11 +215,11 @@ EXPERIMENTS = (
             agents.POPULATION,
             _POPULATION_PEAK,
         ),
-        quick=Quick({"rounds": 60}, ("rational agents", "no agent leaves")),
-        claims=_claims(),
+        quick=Quick({"rounds": 60}, (_LEAVE, _STAY)),
+        claims=tuple(c for group, (suffix, *_) in _GROUPS.items() for c in _claims_of(_LEAVE + suffix, group)),
         figure=curves(
             (("accuracy", "average accuracy %", True), (agents.population, "population accuracy %", True)),
-            ("rational agents", "no agent leaves"),
+            (_LEAVE, _STAY),
             agents.defections,
         ),
         notes=NOTES

@@ -10,7 +10,7 @@ from fedappeal.studies.pictures import Panel, curves, recorded
 from fedappeal.system.wording import counted
 from fedappeal.views.comparison.measures import Lines, Measure, last
 
-PANEL: Panel = ("accuracy", "test accuracy %, both agents", True)
+PANELS: tuple[Panel, ...] = (("accuracy", "test accuracy %, both agents", True), ("loss", "F, test", False))
 _CLAIMED = ("ADA-GD", "ADA-GD, slack 1")
 ORDER = ("Local SGD", *_CLAIMED, "Local SGD, no agent leaves")
 """The algorithms, in the order of their colours."""
@@ -177,9 +177,7 @@ EXPERIMENTS = (
         measures=MEASURES,
         quick=Quick({"rounds": 60}, ("Local SGD", "Local SGD, no agent leaves", "ADA-GD", "ADA-GD, slack 1")),
         claims=_claims(),
-        figure=curves(
-            (PANEL, ("loss", "F, test", False)), ORDER, agents.defections, (PAPER, UNIT_PAPER, UNIT), "log"
-        ),
+        figure=curves(PANELS, ORDER, agents.defections, (PAPER, UNIT_PAPER, UNIT), "log"),
         notes=_NOTES,
     ),
 )

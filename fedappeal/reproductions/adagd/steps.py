@@ -170,7 +170,7 @@ def _figure(results: Results, stem: Path) -> None:
         strict=True,
     ):
         runs_of = {name: chosen(results, name, choose) for name in ALGORITHMS}
-        over_rounds(axes, retention.PANEL, runs_of, retention.ORDER, defections)
+        over_rounds(axes, retention.PANELS[0], runs_of, retention.ORDER, defections)
         axes.set_xscale("log")
         axes.set_title(title, loc="left", fontsize=10)
     for (name, etas), colour in zip(ALGORITHMS.items(), COLOURS, strict=False):

@@ -6,7 +6,6 @@ algorithm of section 2 that averages the gradients of the agents that have not l
 `adagd` is Algorithm 1 by the strategy's own `strategies.adagd.step`, with agents that would leave in the same way.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -215,8 +214,3 @@ def harmful_shift(start: Iterable[float], steps: Iterable[float], precision: flo
     if 1 not in path.left:
         raise ValueError("agent 2 does not leave with these steps")
     return max(0.0, -float(ROWS[1] @ path.points[path.left[1]]))
-
-
-def long_then_short(first: float, long_steps: int, short: float, short_steps: int) -> Iterable[float]:
-    """Return step sizes: some long ones, then short ones."""
-    return itertools.chain(itertools.repeat(first, long_steps), itertools.repeat(short, short_steps))

@@ -6,12 +6,10 @@ for 50, 100 or 150 steps. Table 7 is of a fair objective, q-FFL, that appeals to
 
 from dataclasses import replace
 
-import numpy as np
-
 from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, at_least
 from fedappeal.studies.pictures import curves, forest
-from fedappeal.views.comparison.measures import ACCURACY_LATE, LATE, Lines, Measure, best, late
+from fedappeal.views.comparison.measures import ACCURACY_LATE, LATE, Measure, best, late
 
 _row = maxfl.printed("unseen-gm-appeal", "unseen-preferred")
 
@@ -51,15 +49,9 @@ _NOTES = """\
 """
 
 
-def _correlation(lines: Lines) -> float | None:
-    """Correlation over the rounds of GM-Appeal and preferred-model accuracy; None where one of them never changes."""
-    pairs = [(line["gm_appeal"], line["preferred_accuracy"]) for line in lines if "preferred_accuracy" in line]
-    if len({appeal for appeal, _ in pairs}) < 2 or len({accuracy for _, accuracy in pairs}) < 2:
-        return None
-    return float(np.corrcoef(np.array(pairs).T)[0, 1])
-
-
-_TOGETHER = Measure("together", "correlation of the two over the rounds", _correlation)
+_TOGETHER = Measure(
+    "together", "correlation of the two over the rounds", maxfl.correlation("gm_appeal", "preferred_accuracy")
+)
 _RISE = "MaxFL's GM-Appeal and preferred-model accuracy go together (correlation above 0)"
 
 

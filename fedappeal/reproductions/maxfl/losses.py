@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import correlation
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.reproductions.maxfl.settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY
+from fedappeal.reproductions.maxfl.settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY, correlation
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
 from fedappeal.studies.pictures import curve, series
 from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, last, new_figure, save, unmeasured
@@ -37,10 +36,7 @@ def _read(reading: Callable[[NDArray[np.float64]], float]) -> Callable[[Lines], 
 
 
 def _correlation(lines: Lines) -> float | None:
-    pairs = _pairs(lines)
-    if len(pairs) < 2 or (np.ptp(pairs, axis=0) == 0).any():
-        return None
-    return correlation(pairs[:, 0].tolist(), pairs[:, 1].tolist())
+    return None if any(map(unmeasured, lines)) else correlation("loss", "train_loss")(lines)
 
 
 _loss = partial(Measure, better="lower", digits=3)

@@ -85,12 +85,7 @@ def _objectives(figure: "Figure", panels: Iterable["Axes"], cases: Mapping[str, 
         axes.plot(w, parts, color=CLIENT, linewidth=1, label=labels)
         axes.plot(w, mean.objective(w, estimates), color="black", label="MaxFL's objective")
         average = np.array(mean.federated(FedAvg(), means, 0.0, 1)[-1:])
-        square: dict[str, Any] = {
-            "markersize": 11,
-            "fillstyle": "none",
-            "markeredgewidth": 2,
-            "label": "FedAvg's solution",
-        }
+        square: Any = {"markersize": 11, "fillstyle": "none", "markeredgewidth": 2, "label": "FedAvg's solution"}
         axes.plot(average, mean.objective(average, estimates), "s", color=FEDAVG, **square)
         minima = np.array([mean.federated(strategy, means, start, 200)[-1] for start in means])
         heights = mean.objective(minima, estimates)

@@ -1,5 +1,6 @@
 """Settings of MaxFL's experiments: appendix D.1's, its grid, the baselines, and the readings of its tables."""
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -90,6 +91,16 @@ GRID: Mapping[str, tuple[Scalar, ...]] = {
 }
 """Appendix D.1's grid. The rate of the solo steps stays, so that rates and steps are compared against the same rho_k;
 their batches are the run's, so that rho_k does move with the batch size."""
+
+
+def correlation(one: str, other: str) -> Callable[[measures.Lines], float | None]:
+    """Return a reading: the correlation of two columns over the rounds; None where one never changes."""
+
+    def of(lines: measures.Lines) -> float | None:
+        sides = [[line[key] for line in lines if other in line] for key in (one, other)]
+        return None if min(len(set(side)) for side in sides) < 2 else statistics.correlation(*sides)
+
+    return of
 
 
 @dataclass(frozen=True)

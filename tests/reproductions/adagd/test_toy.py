@@ -16,7 +16,6 @@ from fedappeal.reproductions.adagd.toy import (
     adagd,
     harmful_shift,
     harmful_steps,
-    long_then_short,
     stride,
     uniform,
 )
@@ -75,7 +74,7 @@ def test_one_long_step_lands_where_it_should() -> None:
     for name, landing in (("w_1", (-0.85, 0.0)), ("w_2", (0.6, 0.6)), ("w_3", (2 / 3, 2 / 3)), ("w_4", (-0.9, -0.9))):
         start, agent = STARTS[name]
         step = stride(EXAMPLE, np.array(start), agent)
-        after = uniform(EXAMPLE, start, long_then_short(step, 1, 0.04, 0), PRECISION).points[1]
+        after = uniform(EXAMPLE, start, [step], PRECISION).points[1]
         assert after == pytest.approx(landing)
         assert EXAMPLE.bad_region(after, PRECISION)
         assert not EXAMPLE.bad_region(np.array(start), PRECISION)
