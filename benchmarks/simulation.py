@@ -1,9 +1,8 @@
 """Simulated rounds: ours, a plain PyTorch loop, and Flower's simulation.
 
 Every arm does the same work (the same clients, data, model, local steps and batch size) on one PyTorch thread.
-``many-clients`` is ours alone: ``evaluated`` asks each client of MaxFL each round how the model serves it, in
-``messages`` all clients train, ``start`` is about what comes before the first round ends. ``workers`` compares
-``--workers``.
+``many-clients`` is ours alone: in ``messages`` all clients train, ``start`` is about what comes before the first
+round ends. ``workers`` compares ``--workers``.
 """
 
 import json
@@ -128,11 +127,8 @@ def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = "
 
 _ALL = ("plain loop", "sequential", "batched", "Flower")
 _LOGISTIC = {"model": "logistic", "clients": 60, "clients-per-round": 0, "local-steps": 0, "local-epochs": 5}
-_EVALUATED = {"task": "fmnist", "strategy": "maxfl", "clients-per-round": 5, "set": {"solo.steps": 5}}
 _START = {**_PLAIN, "min-examples": 1, "clients-per-round": 10}
 _MANY = {
-    "evaluated-250": {**_EVALUATED, "clients": 250, "min-examples": 10},
-    "evaluated-1000": {**_EVALUATED, "clients": 1000, "min-examples": 10},
     "messages-1000": {**_PLAIN, "clients": 1000, "min-examples": 10, "local-steps": 5},
     "start-10000": {**_START, "clients": 10_000, "partition": "iid"},
     "start-100000": {

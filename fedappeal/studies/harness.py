@@ -21,7 +21,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.jobs import check_on_ray
 from fedappeal.simulation.options import Simulation
 from fedappeal.studies.experiment import Results
-from fedappeal.studies.plan import RESULT, Plan, Run
+from fedappeal.studies.plan import RESULT, Plan, Run, skipped_lines
 from fedappeal.system.files import replace_file
 from fedappeal.system.locks import InUse, only_process
 from fedappeal.system.versions import recorded_versions
@@ -49,7 +49,7 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
             is at it.
     """
     check_on_ray(machine.ray, machine.at_once)
-    for line in plan.skipped_lines():
+    for line in skipped_lines(plan.experiment.arms, plan.skipped):
         console.print(f"[yellow]skipped: {escape(line)}[/]", soft_wrap=True)
     # Folders that are only read are not locked: several pages draw on the same runs.
     ours = {run.path.parent.parent for run in plan.runs if redo or not run.finished()}

@@ -11,7 +11,6 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedappeal.studies.experiment import Contrast, Drawing, Results, RunResult
 from fedappeal.studies.verdict import Verdict, verdicts
@@ -154,12 +153,6 @@ def recorded(lines: Lines, reading: Reading) -> dict[int, float]:
     return {int(line["round"]): value for line in lines if (value := _value(line, reading)) is not None}
 
 
-def series(run: RunResult, reading: Reading) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the rounds of a run in which a value was recorded, and the values."""
-    values = recorded(run.lines, reading)
-    return np.array(list(values), dtype=np.int64), np.array(list(values.values()), dtype=np.float64)
-
-
 def curve(runs: Sequence[RunResult], reading: Reading) -> tuple[list[int], list[float]]:
     """Return rounds and means over runs, up to where a run's model diverged."""
     by_number = by_round([(run.seed, run.lines) for run in runs], lambda line: _value(line, reading))
@@ -192,8 +185,8 @@ def over_rounds(
         place = order.index(label)
         style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
         for run in runs:
-            rounds, values = series(run, reading)
-            axes.plot(rounds, scale * values, linewidth=0.5, alpha=0.35, **style)
+            rounds, values = curve([run], reading)
+            axes.plot(rounds, scale * np.array(values), linewidth=0.5, alpha=0.35, **style)
             for marked in marks(run.lines):
                 axes.axvline(marked, linewidth=0.5, alpha=0.2, color=style["color"])
         at, means = curve([replace(run, lines=continued(run.lines, end)) for run in runs], reading)

@@ -119,10 +119,6 @@ class Plan:
     changed: Mapping[str, Any]
     searched: tuple[str, str] = ("", "")
 
-    def skipped_lines(self) -> list[str]:
-        """Return a line for each reason, with the names of the arms, or of a group that is skipped as a whole."""
-        return skipped_lines(self.experiment.arms, self.skipped)
-
 
 def skipped_lines(arms: Sequence[Arm], skipped: Mapping[str, str]) -> list[str]:
     """Return a line for each reason for which some of the arms are skipped.

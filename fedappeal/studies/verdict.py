@@ -250,11 +250,13 @@ def _needed(verdict: Verdict, level: float) -> int | None:
         return next((n for n in _NUMBERS if _events_p(margins, n) <= level), None)
     fewest = 1 - math.log2(level) if verdict.test == "sign flips" else 2  # with which such a p can be reached at all
     from scipy import stats
-    from statsmodels.stats.power import TTestPower
 
     effect = abs(verdict.mean or 0.0) / float(stats.tstd(margins))
-    power = TTestPower().power
-    return next((n for n in _NUMBERS if n >= fewest and power(effect, n, level) >= POWER), None)
+
+    def power(n: int) -> float:
+        return float(1 - stats.nct.cdf(stats.t.ppf(1 - level / 2, n - 1), n - 1, effect * math.sqrt(n)))
+
+    return next((n for n in _NUMBERS if n >= fewest and power(n) >= POWER), None)
 
 
 def _events_p(margins: Sequence[float], seeds: int) -> float:

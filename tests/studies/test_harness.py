@@ -14,7 +14,7 @@ from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
 from fedappeal.studies.harness import LOCK, carry_out
-from fedappeal.studies.plan import RESULT, Plan, make_plan, slug
+from fedappeal.studies.plan import RESULT, Plan, make_plan, skipped_lines, slug
 from fedappeal.studies.record import planned_arms
 from tests.studies.small import FEDERATED, VALUE, computed
 
@@ -154,7 +154,7 @@ def test_a_group_that_is_skipped_as_a_whole_is_named_once(tmp_path: Path) -> Non
         Arm("c", far, {"accuracy": 1.0}),
     ]
     plan = make_plan(dataclasses.replace(FEDERATED, arms=tuple(arms), quick=Quick({})), tmp_path)
-    (line,) = plan.skipped_lines()
+    (line,) = skipped_lines(plan.experiment.arms, plan.skipped)
     assert line.startswith("all of 'Far'; c: ")
     assert [arm.name for arm in planned_arms(plan)] == ["FedAvg", "c"], "of the others there is nothing to show"
 

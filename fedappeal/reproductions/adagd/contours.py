@@ -151,7 +151,7 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
         "points": run.points.tolist(),
         "losses": run.losses.tolist(),
         "left": {str(m): index for m, index in run.left.items()},
-        **_summary([run], precision),
+        **summary([run], precision),
     }
 
 
@@ -177,7 +177,7 @@ def _drawn(problem: toy.Problem, settings: Mapping[str, Any], seed: int) -> Mapp
             )
         elif (problem.losses(start) > precision).all():
             runs.append(_run(problem, start, settings))
-    return {"starts": len(runs), **_summary(runs, precision)}
+    return {"starts": len(runs), **summary(runs, precision)}
 
 
 def _singled_out(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
@@ -187,7 +187,7 @@ def _singled_out(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
         _run(toy.Problem(toy.harmful_shift(start, steps, precision)), start, settings, steps)
         for steps in drawn_steps(settings["draws"], seed)
     ]
-    return {"starts": len(runs), **_summary(runs, precision)}
+    return {"starts": len(runs), **summary(runs, precision)}
 
 
 def drawn_steps(count: int, seed: int) -> toy.Floats:
@@ -203,7 +203,8 @@ def drawn_starts(count: int, seed: int) -> toy.Floats:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
-def _summary(runs: list[toy.Trajectory], precision: float) -> dict[str, float]:
+def summary(runs: list[toy.Trajectory], precision: float) -> dict[str, float]:
+    """Return what some paths come to: agents lost, harmful defections, F at the end and the largest."""
     return {
         "lost": sum(len(run.left) for run in runs) / len(runs),
         "harmful": sum(run.harmful(precision) for run in runs) / len(runs),

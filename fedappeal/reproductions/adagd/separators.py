@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedappeal.protocol.draws import generator
-from fedappeal.reproductions.adagd.contours import AGENT_1, AGENT_2, BLACK, PURPLE, draw_agents, draw_path
+from fedappeal.reproductions.adagd.contours import AGENT_1, AGENT_2, BLACK, PURPLE, draw_agents, draw_path, summary
 from fedappeal.reproductions.adagd.toy import Floats, Trajectory, adagd, uniform
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
 from fedappeal.views.comparison.measures import Measure, last, new_figure, save
@@ -119,11 +119,9 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     rng, precision = generator(seed, "adagd-draws"), settings["precision"]
     paths = [_path(settings, rng, 1000 * seed + draw) for draw in range(settings["draws"])]
     return {
-        "harmful": sum(path.harmful(precision) for path in paths) / len(paths),
+        **summary(paths, precision),
         "served": sum(bool((path.losses[-1] <= precision).all()) for path in paths) / len(paths),
         "stopped": sum(path.stopped for path in paths) / len(paths),
-        "lost": sum(len(path.left) for path in paths) / len(paths),
-        "loss": sum(path.loss for path in paths) / len(paths),
         "loss-1": float(sum(path.losses[-1, 0] for path in paths)) / len(paths),
         "points": paths[0].points.tolist(),
     }

@@ -80,19 +80,9 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return a row's mean squared gradient norm and its bound for each T, and the least norm at the last."""
     tau, chosen, total = settings["local-steps"], settings["chosen"], settings["clients"]
     clients = draw_clients(total, settings["examples"], settings["size"], settings["spread"], seed)
-    norms = [
-        squared_gradients(
-            clients,
-            theorem_step_sizes(rounds, tau, chosen),
-            rounds,
-            tau,
-            chosen,
-            settings["batch"],
-            settings["runs"],
-            seed,
-        )
-        for rounds in settings["rounds"]
-    ]
+    at = {rounds: theorem_step_sizes(rounds, tau, chosen) for rounds in settings["rounds"]}
+    batch, runs = settings["batch"], settings["runs"]
+    norms = [squared_gradients(clients, sizes, t, tau, chosen, batch, runs, seed) for t, sizes in at.items()]
     limits = [bound(constants(clients), rounds, tau, chosen, total) for rounds in settings["rounds"]]
     means = [float(each_round.mean()) for each_round in norms]
     return bounds.held(settings["rounds"], means, limits, least=float(norms[-1].min()))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedappeal.reproductions.maxfl.settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY, correlation
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
-from fedappeal.studies.pictures import curve, series
+from fedappeal.studies.pictures import curve
 from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, last, new_figure, save, unmeasured
 
 _EVERY = {"evaluate-every": 5, "report-train-loss": True, "participation": "always"}
@@ -61,8 +61,8 @@ def _figure(results: Results, stem: Path) -> None:
             above.plot(*curve(results.of(arm.name), key), style, color=colour, label=label, linewidth=1.4)
         above.set(title=arm.name)
         for run in results.of(arm.name):
-            (rounds, test), (_, train) = series(run, "loss"), series(run, "train_loss")
-            below.plot(rounds, test - train, color=COLOURS[2], linewidth=0.9, alpha=0.8)
+            gaps = curve([run], lambda line: line["loss"] - line["train_loss"] if "train_loss" in line else None)
+            below.plot(*gaps, color=COLOURS[2], linewidth=0.9, alpha=0.8)
         for side in (-1, 1):
             below.axhline(side * _allowed(arm.name), color="#666666", linestyle=":", linewidth=1.2)
         below.set(xlabel="round")

@@ -164,14 +164,14 @@ _NEARLY = 0.99
 _IN_NEARLY_ALL = f"in {100 * _NEARLY:.0f} % of the draws"
 
 
-def _mostly(text: str, arm: str, measure: Measure) -> Claim:
+def _mostly(text: str, arm: str, measure: Measure, within: str = "") -> Claim:
     """Return the claim that a measure is near 1: true of nearly all draws."""
-    return Claim(f"{text} ({_IN_NEARLY_ALL})", at_least(arm, measure.key, _NEARLY), inclusive=True)
+    return Claim(f"{text} ({within}{_IN_NEARLY_ALL})", at_least(arm, measure.key, _NEARLY), inclusive=True)
 
 
 def _solution(text: str, arm: str) -> Claim:
-    within = f"within {mean.SAME} standard deviations of an estimate, {_IN_NEARLY_ALL}"
-    return Claim(f"{text} ({within})", at_least(arm, _AS_SAID.key, _NEARLY), inclusive=True)
+    within = f"within {mean.SAME} standard deviations of an estimate, "
+    return _mostly(text, arm, _AS_SAID, within)
 
 
 def _more(case: str) -> Claim:

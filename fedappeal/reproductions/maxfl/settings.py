@@ -237,8 +237,6 @@ def firsts(readings: Readings, compared: Sequence[measures.Measure]) -> tuple[Cl
 
 def _claimed(table: Table, name: str, measure: measures.Measure) -> bool:
     """Return whether the paper prints MaxFL's number as higher, or no number of the table."""
-    printed_here = {row: number for row, numbers in table.items() if (number := numbers.get(measure.beside))}
-    if not printed_here:
-        return True
-    values = {row: number[0] if isinstance(number, tuple) else number for row, number in printed_here.items()}
-    return name in values and values["MaxFL"] > values[name]
+    numbers = {row: Arm(row, paper=paper).printed(measure) for row, paper in table.items()}
+    values = {row: value for row, value in numbers.items() if value is not None}
+    return not values or (name in values and values["MaxFL"] > values[name])
