@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ConfigDict
 
+from fedappeal.core.places import reason
 from fedappeal.settings.config import ConfigError, Settings
 from fedappeal.settings.model import did_you_mean
 
@@ -39,7 +40,7 @@ _OURS = ("fedappeal", "client", "server", "strategies")
 class PluginSettings(Settings):
     """Settings of a plug-in; derive from it, one field a setting."""
 
-    model_config = ConfigDict(coerce_numbers_to_str=True)
+    model_config = ConfigDict(coerce_numbers_to_str=True, validate_default=True)
 
 
 def name_of_class(written: str) -> str:
@@ -232,9 +233,9 @@ class Registry(Generic[P]):
                 plugin = getattr(plugin, step)
                 if isinstance(plugin, ModuleType):  # else a module that is allowed leads to all that it imports
                     raise TypeError(f"'{step}' is a module of its own: write it before the colon")
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(f"{self.kind} = '{name}' cannot be imported: {reason}") from error
+        except (Exception, SystemExit) as error:
+            hint = did_you_mean(str(error.name), dir(error.obj), " ({})") if isinstance(error, AttributeError) else ""
+            raise ConfigError(f"{self.kind} = '{name}' cannot be imported: {reason(error)}{hint}") from error
         return plugin
 
     def package(self, name: str) -> str:

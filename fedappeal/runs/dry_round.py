@@ -5,7 +5,9 @@ taken up again from its checkpoint, and with one array a layer, side by side whe
 """
 
 import logging
+import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedappeal.core.faults import place_of, reason
+from fedappeal.core.faults import placed
+from fedappeal.core.places import reason
 from fedappeal.core.plugins import is_ours
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.folder import RunFolder
@@ -24,6 +27,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.fit import check_fit
+from fedappeal.tasks.share import initial_arrays
 from fedappeal.tasks.task import Task
 from server.build import NOTHING_GIVEN, Chosen, Given, chosen
 from strategies.rounds.round import RoundRecord
@@ -91,7 +95,7 @@ def _found(plan: RunPlan, device: str) -> Iterator[str]:
         except ConfigError as error:
             line, author = str(error), type(task) if run.model is None else run.model
             methods = line.partition(" ")[0], "initial_model", "forward", "__init__"
-            yield line if ".py:" in line else line + place_of(author, *methods)
+            yield placed(line, author, *methods)
             return
     policies = [name for name, policy in run.policies.items() if not is_ours(policy)]
     alone = any(not is_ours(plugin) for plugin in (run.strategy, run.rule, run.requirement, type(task)))
@@ -127,6 +131,9 @@ class DryRun:
         yield from whole.lines
         if whole.lines:
             return
+        if self._trains() and alike(whole.model, initial_arrays(self.task, self.config.seed)):
+            yield self._placed(f"the model is still the initial one after {ROUNDS} rounds that all clients joined")
+            return
         resumed = self.outcome(broken=True)
         yield from resumed.lines
         if not resumed.lines and not alike(whole.model, resumed.model):
@@ -158,15 +165,22 @@ class DryRun:
                 other = dry.outcome(**how)
                 yield from (f"{said}, {way}: {line}" for line in other.lines)
                 if not other.lines and not alike(whole.model, other.model, 1e-6):
-                    yield f"{said}, {way}: the model differs by more than 1e-6{self._place('')}"
+                    yield self._placed(f"{said}, {way}: the model differs by more than 1e-6")
+
+    def _trains(self) -> bool:
+        """Whether the author's strategy or local rule has to change the model: all join, and nothing keeps it."""
+        run = chosen(self.config)
+        may_keep = hasattr(sys.modules[run.strategy.__module__], "KEEP_MODEL")  # gathers over rounds, for example
+        own = not is_ours(run.rule) if is_ours(run.strategy) else not may_keep
+        return own and self.policy == "always"
 
     def _differing(self, whole: Arrays) -> str:
         """Return why a run that is taken up from a checkpoint ends in another model."""
         if not alike(whole, self.outcome().model):
-            return f"two runs of one seed end in two models: a draw without the run's seed{self._place('')}"
-        return (
+            return self._placed("two runs of one seed end in two models: a draw without the run's seed")
+        return self._placed(
             "a run that is taken up from its checkpoint ends in another model: what the plug-in remembers from round "
-            f"to round is not in carried() and take_up(), or situation.history{self._place('')}"
+            "to round is not in carried() and take_up(), or situation.history"
         )
 
     def outcome(
@@ -185,7 +199,7 @@ class DryRun:
             if broken and record.server_round == BREAK == len(records):
                 raise _BrokenOff
 
-        with tempfile.TemporaryDirectory(prefix="fedappeal-dry-") as folder, _without_log():
+        with tempfile.TemporaryDirectory(prefix="fedappeal-dry-") as folder, _in_silence():
             try:
                 run = _trimmed(config, given)
                 plan = RunPlan(run, Path(folder, "run"))
@@ -197,25 +211,22 @@ class DryRun:
                     simulate_plan(plan, simulation, on_round=on_round)
                 except _BrokenOff:
                     simulate_plan(plan, simulation, RunFolder.open(plan.path), on_round=on_round)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 return Outcome([self._placed(reason(error))], {})
             for record in records:
                 lines += [self._placed(failure) for failure in record.failures.values()]
                 if record.metrics.get("not_finite") and not is_ours(run.strategy):
-                    lines.append(f"strategy {run.strategy.name}: the new model holds NaN or inf{self._place('')}")
+                    lines.append(self._placed(f"strategy {run.strategy.name}: the new model holds NaN or inf"))
             if not lines and self.policy == "always" and not any(record.count("joined") for record in records):
                 lines.append(self._placed("no client joined, though all wanted to"))
             return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0])
 
     def _placed(self, line: str) -> str:
-        return line + self._place(line)
-
-    def _place(self, line: str) -> str:
-        """Return where the author may look for what a line says, where it does not say that itself."""
+        """Return a line with where the author may look for what it says, unless it says that itself."""
         run = chosen(self.config)
         classes = [kind for kind in (*run.plugins, run.task, run.model) if isinstance(kind, type)]
         plugins = [plugin for plugin in classes if not is_ours(plugin)]
-        return "" if ".py:" in line or not plugins else place_of(plugins[0], *_FAULTY)
+        return placed(line, plugins[0], *_FAULTY) if plugins else line
 
 
 @dataclass(frozen=True)
@@ -231,11 +242,12 @@ class _BrokenOff(Exception):
 
 
 @contextmanager
-def _without_log() -> Iterator[None]:
+def _in_silence() -> Iterator[None]:
     logger = logging.getLogger("fedappeal")
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with warnings.catch_warnings(action="ignore"):
+            yield
     finally:
         logger.disabled = before
 

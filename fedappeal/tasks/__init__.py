@@ -6,11 +6,13 @@ listed and checked without torch.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from fedappeal.core.faults import check_class, reason
-from fedappeal.core.plugins import ALL, Allowed, Registry
+from fedappeal.core.faults import check_class, checked_made, placed
+from fedappeal.core.places import reason
+from fedappeal.core.plugins import ALL, Allowed, Registry, is_ours
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task
 
@@ -93,16 +95,16 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
     if is_own_model(settings.model):
         MODELS.find(settings.model, allowed)
     build = find_task(name, allowed)
+    make = partial(build, settings, data_dir)
     if isinstance(build, type) and issubclass(build, Task):
         check_class(build)
+        return cast(Task, make() if is_ours(build) else checked_made(build, make))
     try:
-        task = build(settings, data_dir)
+        task = make()
     except ConfigError:
         raise
     except Exception as error:
-        if name in TASKS.built_in:
-            raise
-        raise ConfigError(f"task = {name!r} failed: {reason(error)}") from error
+        raise ConfigError(placed(f"task = {name!r} failed: {reason(error)}", build)) from error
     if not isinstance(task, Task):
         raise ConfigError(
             f"task = {name!r} is not allowed: it returned {type(task).__name__}, not a fedappeal.tasks.task.Task"

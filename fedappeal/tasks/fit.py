@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from fedappeal.core.faults import reason
+from fedappeal.core.places import reason
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Split, described
 from fedappeal.tasks.models import seeded
@@ -20,30 +20,41 @@ def check_fit(task: Task, seed: int) -> None:
     Raises:
         ConfigError: one line: what failed, with the forms of inputs, outputs and labels.
     """
-    model, data = task.initial_model(seed), task.load(0)
-    batch = data.train.take(slice(0, EXAMPLES))
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ConfigError("model is not allowed: it has no trainable parameter")
-    told = f"x is {described(batch.x)} an example"
-    doing = "calling the model"
+    doing, forms = "initial_model", ""
     try:
+        model = task.initial_model(seed)
+        if not any(p.requires_grad for p in model.parameters()):
+            raise ConfigError("model is not allowed: it has no trainable parameter")
+        doing = "load"
+        batch = task.load(0).train.take(slice(0, EXAMPLES))
+        forms = f"x is {described(batch.x)} an example"
+        doing = "calling the model"
         with warnings.catch_warnings(), seeded(seed):  # dropout draws: the generator is put back
             # Shapes that torch combines each with each are never meant.
             warnings.filterwarnings("error", message="Using a target size")
             outputs = task.forward(model.train(), batch.x)
-            told += f", y is {described(batch.y)}, outputs are {_form(outputs)}"
+            forms += f", y is {described(batch.y)}, outputs are {_form(outputs)}"
             _check_classes(task, outputs)
             doing = "the loss"
             loss = task.loss(outputs, batch.y)
             _check_loss(loss)
             doing = "the gradient"
             loss.backward()  # type: ignore[no-untyped-call]
+            doing = "calling the model with one example"
+            _check_one(task.forward(model.eval(), batch.take(slice(0, 1)).x), outputs)
             doing = "the metrics"
-            _check_metrics(task, model.eval(), batch)
+            _check_metrics(task, model, batch)
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"model, data and loss do not fit: {doing} failed: {reason(error)} ({told})") from error
+        whose = f"model, data and loss do not fit: {doing}" if forms else f"{doing} of the task"
+        raise ConfigError(f"{whose} failed: {reason(error)}{forms and f' ({forms})'}") from error
+
+
+def _check_one(one: object, several: object) -> None:
+    if isinstance(one, Tensor) and isinstance(several, Tensor) and one.ndim != several.ndim:
+        shapes = f"{tuple(one.shape)}, of {len(several)} {tuple(several.shape)}"
+        raise ConfigError(f"model is not allowed: of one example its outputs are of shape {shapes}")
 
 
 def _check_loss(loss: object) -> None:

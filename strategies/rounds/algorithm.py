@@ -8,7 +8,7 @@ need Flower are imported where they are used: reading an algorithm's settings lo
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.protocol import keys
@@ -223,9 +223,10 @@ class Algorithm(Survey, Influence, ClientSide):
         round.claimed_weight += weight
 
     def _checked_weight(self, reply: Reply) -> float:
-        if not 0 <= (weight := self.weight(reply)) < math.inf:
+        weight: object = self.weight(reply)
+        if not isinstance(weight, SupportsFloat) or not 0 <= float(weight) < math.inf:
             raise Refused(f"weight = {weight} is not allowed: a finite number, at least 0")
-        return weight
+        return float(weight)
 
     def update(self, round: Round) -> Model:
         """Return the next global model from at least one reply: by default the weighted average."""

@@ -257,6 +257,133 @@ MISTAKES = {
         """,
         r"loss is not allowed: it returned a tensor of shape \(2,\)",
     ),
+    "a weight without a return": (
+        """
+        class X(FedAvg):
+            def weight(self, reply):  # HERE
+                reply.num_examples
+        """,
+        "weight = None is not allowed: a finite number",
+    ),
+    "no weight for any client": (
+        """
+        class X(FedAvg):
+            def weight(self, reply):  # HERE
+                return 0
+        """,
+        "the model is still the initial one after 3 rounds",
+    ),
+    "a strategy that ends Python": (
+        """
+        class X(FedAvg):
+            def update(self, round):
+                raise SystemExit("enough")  # HERE
+        """,
+        "SystemExit: enough",
+    ),
+    "a default of another type": (
+        """
+        class X(Policy):
+            class Settings(PluginSettings):
+                share: float = "half"
+        """,
+        "x.share = 'half' is not allowed: input should be a valid number",
+    ),
+    "a rule that trains a copy": (
+        """
+        class X(SGD):
+            def train(self, model, problem):  # HERE
+                super().train(copy.deepcopy(model), problem)
+        """,
+        "the model is still the initial one after 3 rounds",
+    ),
+    "a policy that returns a text": (
+        """
+        class X(Policy):
+            def decide(self, situation):  # HERE
+                return "joined"
+        """,
+        "policy X returned 'joined': Decision.JOINED",
+    ),
+    "a model that fails for one example": (
+        """
+        class X(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(64, 10)
+            def forward(self, x):  # HERE
+                return self.layer(x.flatten(1)).squeeze()
+        """,
+        r"of one example its outputs are of shape \(10,\), of 8 \(8, 10\)",
+    ),
+    "a model that is not called": (
+        "X = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))",
+        "model = 'mine.*' is not allowed: Sequential; a class or a function is$",
+    ),
+    "a load without test data": (
+        """
+        class X(Task):
+            input_shape, num_classes = (1,), 2
+            def initial_model(self, seed):
+                return torch.nn.Linear(1, 2)
+            def load(self, client):
+                return ClientData(Split(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1])))  # HERE
+        """,
+        "load of the task failed: TypeError: .* missing 1 required positional argument: 'test'",
+    ),
+    "a load without a return": (
+        """
+        class X(Task):
+            input_shape, num_classes = (1,), 2
+            def initial_model(self, seed):
+                return torch.nn.Linear(1, 2)
+            def load(self, client):  # HERE
+                split = Split(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]))
+        """,
+        "load of the task failed: AttributeError: 'NoneType'",
+    ),
+    "a load that asks the network": (
+        """
+        import urllib.request
+        class X(Task):
+            input_shape, num_classes = (1,), 2
+            def initial_model(self, seed):
+                return torch.nn.Linear(1, 2)
+            def load(self, client):
+                return urllib.request.urlopen("http://127.0.0.1:9/data.npz")  # HERE
+        """,
+        "load of the task failed: URLError",
+    ),
+    "an initial model without a return": (
+        """
+        class X(Task):
+            input_shape, num_classes = (1,), 2
+            def initial_model(self, seed):  # HERE
+                torch.nn.Linear(1, 2)
+            def load(self, client): ...
+        """,
+        "initial_model of the task failed: AttributeError: 'NoneType'",
+    ),
+    "a task without load": (
+        """
+        class X(Task):
+            def initial_model(self, seed): ...
+        """,
+        r"plug-in X lacks load \(mine\d+.py\)",
+    ),
+    "a task without super().__init__": (
+        """
+        class X(Task):
+            def __init__(self, settings, data_dir=None):  # HERE
+                self.users = 3
+            def initial_model(self, seed): ...
+            def load(self, client): ...
+        """,
+        r"plug-in X: __init__ does not call super\(\).__init__",
+    ),
+    "a misspelt class": ("class X_(FedAvg): ...", r"has no attribute 'X' \(did you mean 'X_'\?\)"),
+    "an import that fails": ("import pandsa  # HERE", "cannot be imported: ModuleNotFoundError: .*'pandsa'"),
+    "an import that ends Python": ("raise SystemExit(3)  # HERE", "cannot be imported: SystemExit: 3"),
     "a class without a base": ("class X: pass", "is no plug-in: it derives from none of"),
     "a syntax error": ("class X(FedAvg)\n    pass  # NO", r"SyntaxError: expected ':' \(mine\d+.py, line 13\)"),
 }
@@ -275,7 +402,9 @@ def write(file: Path, code: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_typical_mistake_is_found_before_round_1(mistake: str, mine: Path) -> None:
+def test_a_typical_mistake_is_found_before_round_1(
+    mistake: str, mine: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     code, said = MISTAKES[mistake]
     write(mine, code)
     with pytest.raises(ConfigError) as refused:
@@ -286,6 +415,7 @@ def test_a_typical_mistake_is_found_before_round_1(mistake: str, mine: Path) -> 
     lines = mine.read_text().splitlines()
     if (here := [number for number, text in enumerate(lines, start=1) if "# HERE" in text]) and here:
         assert f"({mine.name}:{here[0]})" in line
+    assert not recwarn.list  # NumPy's, for example
 
 
 def test_a_run_that_names_it_is_refused_before_it_has_a_folder(mine: Path, tmp_path: Path) -> None:
