@@ -124,14 +124,15 @@ audit: setup
 	@$(BIN)/python .ci/audit.py
 
 # What is in .venv with licences and who needs what, and what is in the image with hashes, as CycloneDX; each is checked
-# against its schema before it is written.
+# against its schema before it is written. And files of others that lie in this repository; the audit knows none of them.
 sbom: setup
 	@mkdir -p dist
 	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 	  --output-file dist/sbom.cdx.json $(BIN)/python
 	@$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file dist/sbom-image.cdx.json docker/requirements.txt
-	@echo "written: dist/sbom.cdx.json dist/sbom-image.cdx.json"
+	@cp .ci/vendored.cdx.json dist/sbom-vendored.cdx.json
+	@echo "written: dist/sbom.cdx.json dist/sbom-image.cdx.json dist/sbom-vendored.cdx.json"
 
 # Pins every package's version and its files' hashes, for every platform, without addresses: all that there is; for the
 # image, what it needs, and what its runs' reports need; and what installs these. Versions stay unless asked:

@@ -44,7 +44,7 @@ class NodeSettings(Settings):
     label: Stripped = setting("", "with a table: its column of labels")
     role: Literal["seen", "unseen"] = setting("seen", "with --data: seen, or unseen (evaluate only, never train)")
     partition_id: NumberOrNone = setting(-1, "in place of --data: which client of the task this one plays, from 0")
-    num_partitions: NumberOrNone = setting(-1, "number of clients; -1: not checked", internal=True)
+    num_partitions: NumberOrNone = setting(-1, "with --partition-id: how many clients the run has; -1: not checked")
     allow: str | None = setting(
         None,
         "a package whose code may run here because a run names it (own strategies, tasks, ...); repeatable; none: "

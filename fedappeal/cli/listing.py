@@ -98,7 +98,8 @@ def plugins_of(name: str) -> list[tuple[str, Any]]:
     if ":" in name:
         plugin = _ANY.find(name)
         kinds = [registry.kind for registry in registries[:-1] if _is(plugin, registry.base_class)]
-        kinds += [MODELS.kind] if not kinds and _is(plugin, MODELS.base_class) else []  # which loads torch
+        if not kinds and (_is(plugin, MODELS.base_class) or isinstance(plugin, MODELS.base_class)):  # loads torch
+            kinds = [MODELS.kind]
         if not kinds and callable(plugin) and not isinstance(plugin, type):  # a task takes (settings, data_dir)
             makes_model = inspect.signature(plugin).parameters.keys() <= {"input_shape", "num_classes"}
             kinds = [MODELS.kind if makes_model else TASKS.kind]
@@ -150,6 +151,7 @@ def _attributes(found: Any) -> list[tuple[str, str]]:
                 f"{found.metric.name}, {'higher' if found.metric.higher_is_better else 'lower'} is better",
             ),
             ("share = auto is", found.share),
+            ("model = auto is", getattr(found, "default_model", "the task's own")),
         ]
     return []
 

@@ -21,6 +21,7 @@ from fedappeal.hf import TextClassification
 from fedappeal.record.columns import described
 from fedappeal.settings.config import RunConfig
 from fedappeal.settings.model import fact
+from fedappeal.views.tracking.tracker import TRACKERS
 from strategies.rounds.shared import SharedSettings
 
 _TABLE = re.compile(r"(<!-- ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -29,9 +30,10 @@ _BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at mos
 
 def tables() -> dict[str, Iterator[str]]:
     """Return the rows of each table in Markdown, by the table's name."""
+    trackers = {name: TRACKERS.load(name) for name in TRACKERS.built_in}
     plugins = {
         f"{name}.{key}": field
-        for name, plugin in (plugins_with_settings() | {"hf-text": TextClassification}).items()
+        for name, plugin in (plugins_with_settings() | {"hf-text": TextClassification} | trackers).items()
         for key, field in plugin.Settings.by_key().items()
     }
     owners = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from fedappeal.core.faults import check_class, checked_made, placed
-from fedappeal.core.places import reason
+from fedappeal.core.faults import check_class, checked_made, placed, reason
 from fedappeal.core.plugins import ALL, Allowed, Registry, is_ours
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task

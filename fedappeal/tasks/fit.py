@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from fedappeal.core.places import reason
+from fedappeal.core.faults import reason
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Split, described
 from fedappeal.tasks.models import seeded
@@ -41,7 +41,8 @@ def check_fit(task: Task, seed: int) -> None:
             doing = "the gradient"
             loss.backward()  # type: ignore[no-untyped-call]
             doing = "calling the model with one example"
-            _check_one(task.forward(model.eval(), batch.take(slice(0, 1)).x), outputs)
+            if (form := _form(task.forward(model.eval(), batch.take(slice(0, 1)).x))) != _form(outputs):
+                raise ConfigError(f"model is not allowed: called with one example, its outputs are {form} ({forms})")
             doing = "the metrics"
             _check_metrics(task, model, batch)
     except ConfigError:
@@ -49,12 +50,6 @@ def check_fit(task: Task, seed: int) -> None:
     except Exception as error:
         whose = f"model, data and loss do not fit: {doing}" if forms else f"{doing} of the task"
         raise ConfigError(f"{whose} failed: {reason(error)}{forms and f' ({forms})'}") from error
-
-
-def _check_one(one: object, several: object) -> None:
-    if isinstance(one, Tensor) and isinstance(several, Tensor) and one.ndim != several.ndim:
-        shapes = f"{tuple(one.shape)}, of {len(several)} {tuple(several.shape)}"
-        raise ConfigError(f"model is not allowed: of one example its outputs are of shape {shapes}")
 
 
 def _check_loss(loss: object) -> None:

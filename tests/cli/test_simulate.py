@@ -1,5 +1,6 @@
 """`fedappeal simulate`: what is swept, what is refused, and several runs at once."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -146,11 +147,12 @@ def test_resume_continues_a_simulation_as_one(tmp_path: Path, capsys: pytest.Cap
     assert (Record(path).config, capsys.readouterr().out) == (before, "")
 
 
-def test_ctrl_c_says_how_to_continue(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_say_how_to_continue(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*given: object, **named: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr(engine, "simulate", interrupted)
     with pytest.raises(SystemExit) as ended:

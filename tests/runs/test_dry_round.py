@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flwr.app import ArrayRecord
 
+from fedappeal.cli.onlookers import CommandOnlookers
 from fedappeal.cli.own import check_own
 from fedappeal.cli.start import start_simulations
 from fedappeal.core.registry import STRATEGIES
@@ -17,6 +18,7 @@ from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.runs.checks import check_learns_here
 from fedappeal.runs.dry_round import CONDITIONS
 from fedappeal.runs.launch.in_process import InProcess
+from fedappeal.runs.launch.onlookers import RunEnded
 from fedappeal.runs.launch.superlink import Submission
 from fedappeal.runs.plan import deployed_plan, swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig
@@ -314,7 +316,7 @@ MISTAKES = {
             def forward(self, x):  # HERE
                 return self.layer(x.flatten(1)).squeeze()
         """,
-        r"of one example its outputs are of shape \(10,\), of 8 \(8, 10\)",
+        r"called with one example, its outputs are float32 \(\) \(.* outputs are float32 \(10,\)\)",
     ),
     "a model that is not called": (
         "X = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))",
@@ -384,7 +386,10 @@ MISTAKES = {
     "a misspelt class": ("class X_(FedAvg): ...", r"has no attribute 'X' \(did you mean 'X_'\?\)"),
     "an import that fails": ("import pandsa  # HERE", "cannot be imported: ModuleNotFoundError: .*'pandsa'"),
     "an import that ends Python": ("raise SystemExit(3)  # HERE", "cannot be imported: SystemExit: 3"),
-    "a class without a base": ("class X: pass", "is no plug-in: it derives from none of"),
+    "a class without a base": (
+        "class X: pass",
+        "name = .* is not allowed: it is no subclass of .*RequirementKind, .*Task",
+    ),
     "a syntax error": ("class X(FedAvg)\n    pass  # NO", r"SyntaxError: expected ':' \(mine\d+.py, line 13\)"),
 }
 NUMBERS = itertools.count()
@@ -426,6 +431,25 @@ def test_a_run_that_names_it_is_refused_before_it_has_a_folder(mine: Path, tmp_p
     with pytest.raises(ConfigError, match=f"forgotten return.*{mine.name}:14"):
         start_simulations(plans, InProcess(Simulation()))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_fails_after_the_dry_run_is_one_line_too(mine: Path, tmp_path: Path) -> None:
+    code = """
+    class X(Task):
+        input_shape, num_classes = (1,), 2
+        def initial_model(self, seed):
+            torch.manual_seed(seed)
+            return torch.nn.Linear(1, 2)
+        def load(self, client):
+            assert client < 3, "no such client"
+            split = Split(torch.arange(12.0)[:, None], torch.arange(12) % 2)
+            return ClientData(split, split)
+    """
+    write(mine, code)
+    settings = {"task": f"{mine.stem}:X", "strategy": "fedavg", "clients": 4, "rounds": 2}
+    (plan,) = swept_plans(settings, out=str(tmp_path / "out"))
+    with pytest.raises(RunEnded, match=rf"^AssertionError: no such client \({mine.name}:19\)$"):
+        InProcess(Simulation()).launch([plan], CommandOnlookers())
 
 
 def test_a_submission_tries_it_on_a_toy_task(mine: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedappeal.core.faults import place, reason
 from fedappeal.record.folder import Usable, rounds_done
 from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
@@ -17,6 +18,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
+from fedappeal.system.process_end import end_as_interrupt
 
 
 @dataclass(frozen=True)
@@ -195,13 +197,18 @@ class InProcess:
 
 @contextlib.contextmanager
 def _resumable(plans: Sequence[RunPlan]) -> Any:
-    """Say how runs continue that Ctrl-C ends."""
+    """Say how runs continue that Ctrl-C or SIGTERM ends."""
     try:
-        yield
+        with end_as_interrupt():
+            yield
     except KeyboardInterrupt:
         again = resume_command(plans[0].config, "FOLDER" if len(plans) > 1 else plans[0].path)
         line = f"interrupted; all finished rounds are kept; continue with: {again}"
         raise RunEnded(line, code=INTERRUPTED) from None
+    except Exception as error:
+        if not place(error):  # else it is the code of a plug-in's author that failed
+            raise
+        raise RunEnded(reason(error)) from error
 
 
 def _simulate_shown(plan: RunPlan, simulation: Simulation, onlookers: Onlookers) -> None:
