@@ -136,7 +136,7 @@ def _split(settings: TaskSettings, client_id: str, examples: Split | ClientData)
     most = settings.max_train_examples
     if not most or train <= most:
         return examples
-    chosen = generator(settings.seed, "split", client=client_id).permutation(train)[:most]
+    chosen = generator(settings.resolved_data_seed, "split", client=client_id).permutation(train)[:most]
     return ClientData(examples.train.take(torch.from_numpy(chosen)), examples.test)
 
 

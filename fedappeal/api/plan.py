@@ -23,7 +23,7 @@ from strategies.rounds.strategy import Strategy
 
 NAME = "own"
 """What a task of own data is called where it has no name."""
-_OF_SPLIT = frozenset({"train_share", "max_train_examples"})
+_OF_SPLIT = frozenset({"train_share", "max_train_examples", "data_seed"})
 _OF_DATA = _OF_SPLIT | {"clients", "unseen_clients", "share", "seed"}
 """Settings of a task that go with own data."""
 

@@ -76,7 +76,7 @@ class Rows:
     feature_names: tuple[str, ...] = ()
 
     def shared_out(self, settings: TaskSettings) -> list[ClientData]:
-        """Return each client's rows, split at random into train and test by ``train-share`` and ``seed``."""
+        """Return each client's rows, split at random into train and test by ``train-share`` and the data seed."""
         made = []
         for k, rows in enumerate(self.clients):
             train, test = split(settings, k, np.arange(len(rows)))

@@ -90,6 +90,14 @@ class TaskSettings(WithPlugins):
     flip_share: Share = Field(0.0, description="share of clients whose labels are flipped, y -> C-1-y")
     flip_on: Literal["train", "both"] = Field("both", description="flip train labels only, or test labels too")
     seed: CountOrZero = Field(0, description="seed of every draw of the run")
+    data_seed: Annotated[int, Field(ge=-1)] = Field(
+        -1, description="seed of the draws of clients' data: who has which examples, which labels flip; -1: seed"
+    )
+
+    @property
+    def resolved_data_seed(self) -> int:
+        """Seed of the draws of clients' data: the setting, or the run's seed."""
+        return self.seed if self.data_seed < 0 else self.data_seed
 
 
 class AttackSettings(Settings):

@@ -240,13 +240,14 @@ class Task(Plugin, ABC):
 
     @property
     def fingerprint(self) -> str:
-        """What server and client must agree on, 16 hex digits: task, shape, classes, settings, seed."""
+        """What server and client must agree on, 16 hex digits: task, shape, classes, settings, seeds."""
         # The model has a check of its own: the layout of the arrays that are sent. Other plug-ins are not the task's.
-        general = set(TaskSettings.model_fields) - {"model", "share", "plugins"}
+        general = set(TaskSettings.model_fields) - {"model", "share", "plugins", "data_seed"}
         agreed = {field: getattr(self.settings, field) for field in general}
         agreed |= {"partition": self.partition, "own": self.own.as_config()}
         agreed |= {"input_shape": list(self.input_shape), "num_classes": self.num_classes}
         agreed |= {"edition": self.edition} if self.edition > 1 else {}
+        agreed |= {"data_seed": self.settings.data_seed} if self.settings.data_seed >= 0 else {}
         if self.metric != ACCURACY:
             agreed["metric"] = [self.metric.name, self.metric.higher_is_better, *self.other_metrics]
         return hashlib.blake2b(json.dumps(agreed, sort_keys=True).encode(), digest_size=8).hexdigest()

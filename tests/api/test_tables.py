@@ -51,10 +51,11 @@ def test_each_client_splits_its_rows_by_the_train_share_and_the_seed() -> None:
     rows = rows_of_frame(frame(), BY_USER)
     assert shares(rows) == [(9, 6)] * 4
     assert shares(rows, train_share=0.8) == [(12, 3)] * 4
-    first, again, other = (
-        rows.shared_out(RunConfig(clients=4, seed=seed).task_settings())[1].fingerprint for seed in (0, 0, 1)
+    first, again, other, same_data = (
+        rows.shared_out(RunConfig(clients=4, **seeds).task_settings())[1].fingerprint
+        for seeds in ({}, {"seed": 0}, {"seed": 1}, {"seed": 1, "data_seed": 0})
     )
-    assert first == again != other
+    assert first == again == same_data != other
 
 
 def test_labels_may_be_numbers_or_several_columns() -> None:

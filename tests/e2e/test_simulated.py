@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 def test_a_deployed_run_and_a_simulated_one_agree(marked: Marked, tmp_path: Path) -> None:
     options = "--model logistic --clients 4 --clients-per-round 3 --rounds 5 --mandatory-rounds 2 --set solo.steps=20"
-    options += " --influence bounded"
+    options += " --influence bounded --seed 1 --data-seed 3"
     for command in ("local", "simulate"):
         done = marked.run(
             str(BIN / "fedappeal"), command, *options.split(), "--out", str(tmp_path / command), warm=True

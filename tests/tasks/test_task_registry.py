@@ -294,3 +294,21 @@ def test_a_task_is_not_reached_through_another_module(own: str) -> None:
     for name in (f"{own}:torch.nn.Linear", "fedappeal.core.plugins:os.system"):
         with pytest.raises(ConfigError, match=r"is a module of its own: write it before the colon$"):
             load_task(settings(task=name), None, Allowed.of([own]))
+
+
+@pytest.mark.parametrize("task", ["digits", "synth", "chem97"])
+def test_the_data_seed_draws_people_and_the_runs_seed_the_model(task: str) -> None:
+    def data(**seeds: int) -> list[str]:
+        made = load_task(settings(task=task, clients=4, unseen_clients=1, flip_share=0.5, min_examples=20, **seeds))
+        return [made.load(k).fingerprint for k in range(5)]
+
+    base = data(seed=1)
+    assert data(seed=1, data_seed=1) == data(seed=2, data_seed=1) == base
+    assert data(seed=1, data_seed=0) == data(seed=0) != base
+    first, second = (load_task(settings(task=task, seed=seed, data_seed=1)).initial_model(seed) for seed in (1, 2))
+    assert not torch.equal(next(first.parameters()), next(second.parameters()))
+
+
+def test_the_data_seed_must_agree() -> None:
+    prints = [load_task(settings(**seeds)).fingerprint for seeds in ({}, {"data_seed": -1}, {"data_seed": 0})]
+    assert prints[0] == prints[1] != prints[2], "runs of earlier versions go on"

@@ -38,7 +38,7 @@ class Mine(NaturalTask):
 
     def points(self, client: int) -> tuple[Features, Labels]:
         """Return one client's points; every client draws its own again, so they follow from the seed alone."""
-        draw = generator(self.settings.seed, "mine", client=str(client))
+        draw = generator(self.settings.resolved_data_seed, "mine", client=str(client))
         labels = np.arange(self.own.examples) % 2
         centres = np.stack([2.0 * labels, np.full(len(labels), 0.3 * client)], axis=1)
         x = centres + draw.normal(0.0, self.own.spread, centres.shape)

@@ -134,7 +134,7 @@ class KeptShare(PartitionedTask):
             ConfigError: as `check`.
         """
         self.check()
-        seed, examples, size = self.settings.seed, self.own.examples, self.a_class
+        seed, examples, size = self.settings.resolved_data_seed, self.own.examples, self.a_class
         total = self.settings.clients + self.settings.unseen_clients
         class_of = generator(seed, "adagd-class").permutation(np.arange(total) % self.num_classes)
         order = [generator(seed, "adagd-pool", client=str(c)).permutation(size) for c in range(self.num_classes)]

@@ -6,7 +6,7 @@ Two files, neither of which is downloaded (each has terms of its own), in ``data
 - ``glove.6B.200d.txt`` or else ``glove.twitter.27B.200d.txt``, word vectors from GloVe (Pennington et al. 2014).
 
 A tweet is the mean of its words' 200-dimensional vectors. ``min-examples`` is the fewest tweets of a user that can
-be a client (the paper: 50); clients are drawn among those users from the run's seed.
+be a client (the paper: 50); clients are drawn among those users from the data seed.
 """
 
 import csv
@@ -151,8 +151,8 @@ class Sent140(NaturalTask):
 
     def read(self) -> list[tuple[Features, Labels]]:
         """Return each client's mean vectors and labels; the process keeps the latest two results."""
-        deciding = self.settings.model_dump(include={"clients", "unseen_clients", "min_examples", "seed"})
-        return _read(TaskSettings.model_validate(deciding), self.data_dir)
+        fields = self.settings.model_dump(include={"clients", "unseen_clients", "min_examples", "seed", "data_seed"})
+        return _read(TaskSettings.model_validate(fields), self.data_dir)
 
 
 def _vectors(data_dir: Path | None) -> Path:

@@ -16,7 +16,7 @@ from the other seen clients' distributions, in proportion to what these hold; a 
 nine wrong labels, or the next one (``synth.noise-form``); and nu times as many irrelevant ones come on top, from a
 SYNTH(alpha, beta) client of its own.
 
-All of it is a pure function of the settings and the run's seed.
+All of it is a pure function of the settings and the data's seed.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -137,7 +137,7 @@ class Synth(NaturalTask):
 
     def _clean(self, client: int, count: int) -> tuple[Features, Labels]:
         """Return a client's examples from its own law."""
-        rng = generator(self.settings.seed, "synth-examples", client=str(client))
+        rng = self._draws("synth-examples", client)
         return self.law(f"client-{client}").examples(rng, count)
 
     def noise_levels(self) -> NDArray[np.float64]:
@@ -147,19 +147,23 @@ class Synth(NaturalTask):
 
     def law(self, name: str) -> Law:
         """Draw the distribution of a name, such as ``client-3``."""
-        return Law.drawn(generator(self.settings.seed, "synth-law", client=name), self.own.alpha, self.own.beta)
+        return Law.drawn(self._draws("synth-law", name), self.own.alpha, self.own.beta)
+
+    def _draws(self, purpose: str, client: int | str) -> np.random.Generator:
+        """Return a fresh generator for one draw of a client's data."""
+        return generator(self.settings.resolved_data_seed, purpose, client=str(client))
 
     def size(self, client: int) -> int:
         """Return a client's number of examples, without irrelevant ones: the setting, or drawn."""
         if self.own.examples:
             return self.own.examples
-        return FEWEST + int(generator(self.settings.seed, "synth-size", client=str(client)).lognormal(4.0, 2.0))
+        return FEWEST + int(self._draws("synth-size", client).lognormal(4.0, 2.0))
 
     def _noisy(
         self, client: int, level: float, laws: list[Law], sizes: list[int], count: int
     ) -> tuple[Features, Labels]:
         """Return a noisy client's examples: ``count`` from other clients' laws, ``level * count`` irrelevant ones."""
-        rng = generator(self.settings.seed, "synth-noise", client=str(client))
+        rng = self._draws("synth-noise", client)
         shares = rng.multinomial(count, np.array(sizes) / sum(sizes))
         parts = [law.examples(rng, int(share)) for law, share in zip(laws, shares, strict=True)]
         wrong = rng.permutation(count)[: round(level * count)]

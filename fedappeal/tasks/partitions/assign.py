@@ -1,6 +1,6 @@
 """Deal a data set out to clients.
 
-The result is a pure function of the settings, their seed and the labels. The data set is dealt out over seen and
+The result is a pure function of the settings, their data seed and the labels. The data set is dealt out over seen and
 unseen clients together, so that both come from the same distribution. Flower's partitioners deal by label
 (``flwr-datasets``, on a table that holds only row number and label):
 
@@ -55,7 +55,7 @@ def assign(settings: TaskSettings, labels: Labels, num_classes: int) -> list[Row
         ConfigError: as `check`, or a client would hold fewer than ``min-examples``.
     """
     check(settings, len(labels), num_classes)
-    how, total, seed = partition_of(settings), total_clients(settings), settings.seed
+    how, total, seed = partition_of(settings), total_clients(settings), settings.resolved_data_seed
     order = generator(seed, "partition-order").permutation(len(labels))
     if how in ("clusters", "dirichlet-clusters"):
         dealt = _clusters(settings, order, labels, num_classes)
@@ -78,12 +78,10 @@ def assign(settings: TaskSettings, labels: Labels, num_classes: int) -> list[Row
 
 def _clusters(settings: TaskSettings, order: Rows, labels: Labels, num_classes: int) -> list[Rows]:
     """Deal the data to clusters, by groups of labels or by Dirichlet draws, then to each cluster's clients."""
-    total, fewest, by_labels = (
-        total_clients(settings),
-        fewest_examples(settings),
-        partition_of(settings) == "clusters",
-    )
-    cluster_of = generator(settings.seed, "cluster-of-client").permutation(np.arange(total) % settings.clusters)
+    total, fewest = total_clients(settings), fewest_examples(settings)
+    by_labels = partition_of(settings) == "clusters"
+    clusters = np.arange(total) % settings.clusters
+    cluster_of = generator(settings.resolved_data_seed, "cluster-of-client").permutation(clusters)
     if by_labels:
         width = num_classes // settings.clusters
         rows_of = [order[labels[order] // width == cluster] for cluster in range(settings.clusters)]
@@ -99,7 +97,7 @@ def _clusters(settings: TaskSettings, order: Rows, labels: Labels, num_classes: 
                 f"{len(rows)} examples, enough for {len(rows) // fewest} at {fewest_setting(settings)}"
             )
         if not by_labels:
-            parts = _iid(generator(settings.seed, purpose).permutation(rows), len(members))
+            parts = _iid(generator(settings.resolved_data_seed, purpose).permutation(rows), len(members))
         elif settings.cluster_alpha > 0:
             parts = _dirichlet(settings, rows, labels, len(members), settings.cluster_alpha, purpose)
         else:
@@ -126,7 +124,7 @@ def _dirichlet(
     """Deal rows by Dirichlet draws, ``at_least`` (default: a client's fewest examples) to each part."""
 
     def draw(attempt: int, least: int) -> list[Rows]:
-        seed = draw_seed(settings.seed, purpose, server_round=attempt)
+        seed = draw_seed(settings.resolved_data_seed, purpose, server_round=attempt)
         return _deal(_flower().DirichletPartitioner(parts, "label", alpha, least, seed=seed), rows, labels)
 
     for attempt in range(DIRICHLET_ATTEMPTS):
@@ -342,11 +340,11 @@ def split(settings: TaskSettings, client: int | str, rows: Rows) -> tuple[Rows, 
     are the same with that limit and without.
 
     Args:
-        settings: the partition's settings; their seed, ``train-share`` and ``max-train-examples`` count.
+        settings: the partition's settings; their data seed, ``train-share`` and ``max-train-examples`` count.
         client: the client's number in its task; of a client with data of its own the client-id.
         rows: the client's rows, at least two.
     """
-    shuffled = generator(settings.seed, "split", client=str(client)).permutation(rows)
+    shuffled = generator(settings.resolved_data_seed, "split", client=str(client)).permutation(rows)
     train, test = sizes(settings, len(rows))
     return shuffled[:train], shuffled[len(rows) - test :]
 
@@ -362,13 +360,14 @@ def flipped(settings: TaskSettings) -> frozenset[int]:
     chosen: set[int] = set()
     groups = (("flip-seen", 0, settings.clients), ("flip-unseen", settings.clients, settings.unseen_clients))
     for purpose, first, count in groups:
-        draw = generator(settings.seed, purpose).choice(count, size=round(settings.flip_share * count), replace=False)
+        size = round(settings.flip_share * count)
+        draw = generator(settings.resolved_data_seed, purpose).choice(count, size=size, replace=False)
         chosen.update(first + int(k) for k in draw)
     return frozenset(chosen)
 
 
 def draw_users(settings: TaskSettings, held: Mapping[str, int], what: str, who: str = "users") -> list[str]:
-    """Return one user a client, drawn from the seed among the users with enough examples.
+    """Return one user a client, drawn from the data seed among the users with enough examples.
 
     Args:
         settings: how many clients there are, and how many examples are enough.
@@ -386,5 +385,5 @@ def draw_users(settings: TaskSettings, held: Mapping[str, int], what: str, who: 
             f"{clients_setting(settings)} is not allowed: "
             f"{len(enough)} {who} have min-examples = {least} {what} or more"
         )
-    order = generator(settings.seed, "partition-users").permutation(len(enough))
+    order = generator(settings.resolved_data_seed, "partition-users").permutation(len(enough))
     return [enough[k] for k in order[:total]]
