@@ -39,6 +39,7 @@ _MODULES = {
     "adagd-figure7a": "adagd.retention",
     "adagd-figure7b": "adagd.steps",
     "adagd-figure8": "adagd.precision",
+    "adagd-figure9": "adagd.precision",
     "adagd-theorem1": "adagd.guarantee",
     "fedalign-figure1": "fedalign",
     "fedalign-figure2": "fedalign",

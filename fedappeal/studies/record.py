@@ -56,6 +56,17 @@ class Record:
         measured = self.numbers.measures
         return arms + [f"the column '{m.title}'" for m in self.experiment.measures if m.key not in measured]
 
+    def runs_waiting(self) -> int:
+        """Return the number of runs that rows with fewer seeds than the page lack, without those that failed."""
+        numbers = self.numbers
+        lacking = [
+            f"{row.name}, seed {seed}"
+            for row in numbers.rows
+            if row.name not in numbers.skipped
+            for seed in numbers.lacking(row.name, numbers.seeds)
+        ]
+        return len({*lacking} - numbers.failed.keys())
+
     def skipped(self) -> list[str]:
         """Return a line for each reason for which arms could not be run."""
         # An arm that was added since then is not part of a group that could not be run.

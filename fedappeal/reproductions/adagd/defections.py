@@ -2,77 +2,12 @@
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from fedappeal.reproductions.adagd import settings as agents
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick
 from fedappeal.studies.pictures import curves, recorded
-from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, new_figure, save
-from fedappeal.views.comparison.statistics import Interval
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-ByValue = Mapping[float, str]
-"""Names of rows by a setting's value: epsilon, or eta."""
-
-
-def figure_3(results: Results, stem: Path, columns: Mapping[str, Mapping[int, ByValue]]) -> None:
-    """Draw the accuracies by precision, a row for each of the paper's parts; write .png and .svg.
-
-    Args:
-        results: the runs.
-        stem: the files' path, without an ending.
-        columns: heading -> K -> the rows' names by epsilon; a column without runs is left out.
-    """
-    shown = {
-        heading: by_steps
-        for heading, by_steps in columns.items()
-        if any(results.of(arm) for rows in by_steps.values() for arm in rows.values())
-    }
-    figure = new_figure(3.8 * len(shown) + 1, 9)
-    grid = figure.subplots(3, len(shown), squeeze=False, sharex=True, sharey="row")
-    for column, (heading, by_steps) in zip(grid.T, shown.items(), strict=True):
-        for axes, measure in zip(column, (agents.END_ACCURACY, agents.POPULATION), strict=False):
-            for (k, rows), colour in zip(by_steps.items(), COLOURS, strict=False):
-                by_setting(axes, results, rows, measure, colour, f"K = {k}")
-        most = [k for k, rows in by_steps.items() if results.of(rows[max(rows)])][-1]
-        for measure, colour, label in (
-            (agents.HIGHEST, COLOURS[3], "highest"),
-            (agents.END_ACCURACY, COLOURS[7], "mean"),
-            (agents.LOWEST, COLOURS[4], "lowest"),
-        ):
-            by_setting(column[2], results, by_steps[most], measure, colour, f"{label}, K = {most}")
-        column[0].set_title(heading, fontsize=11)
-        column[2].set_xlabel("epsilon (0: no agent leaves)")
-    for axes, label in zip(grid[:, 0], ("(a) average", "(b) population", "(c) single agents"), strict=True):
-        axes.set_ylabel(f"{label}: accuracy %")
-        axes.legend(fontsize=9, loc="lower left")
-    for axes in grid.flat:
-        axes.grid(alpha=0.3)
-    save(figure, stem)
-
-
-def by_setting(axes: "Axes", results: Results, rows: ByValue, measure: Measure, colour: str, label: str) -> None:
-    """Draw a measure's means and intervals over a setting's values as one curve."""
-    points = [(p, values) for p, arm in rows.items() if (values := results.numbers(arm, measure))]
-    if not points:
-        return
-    axes.errorbar(
-        [p for p, _ in points],
-        [float(np.mean(values)) for _, values in points],
-        yerr=[Interval.of(values).half or 0.0 for _, values in points],
-        color=colour,
-        marker="o",
-        markersize=3.5,
-        linewidth=1.4,
-        capsize=2.5,
-        label=label,
-    )
-
+from fedappeal.views.comparison.measures import Lines, Measure
 
 CLASSES = "0,1,2,3,4,5,6,7,8,9"
 AGENTS = 10
@@ -191,7 +126,7 @@ NOTES = """\
 - Average: the mean accuracy of the 10 sampled agents. Population: of all 20. Agents that left count in both.
 - Local SGD takes K steps of eta / K a round (Algorithm 3).
 """
-"""Notes of figures 2, 3 and 8."""
+"""Notes of figures 2, 3 and 8 to 11."""
 
 
 EXPERIMENTS = (

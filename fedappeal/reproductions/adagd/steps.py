@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 
 from fedappeal.reproductions.adagd import retention
-from fedappeal.reproductions.adagd.defections import by_setting
+from fedappeal.reproductions.adagd.precision import by_setting
 from fedappeal.reproductions.adagd.settings import AGENTS_LOST, END_ACCURACY, defections, kept_share
 from fedappeal.studies.experiment import (
     Arm,

@@ -1,6 +1,9 @@
-"""What is read off ADA-GD's runs, and what its claims say: figures 2 and 3 (figure 7: test_retention)."""
+"""What is read off ADA-GD's runs, and what its claims say: figures 2, 3 and 9 (figure 7: test_retention)."""
 
 import itertools
+import json
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from fedappeal.reproductions.adagd.defections import (
     WORSE_AFTER,
     local,
 )
-from fedappeal.reproductions.adagd.precision import DATA, PRECISIONS, Sweep
+from fedappeal.reproductions.adagd.precision import DATA, PRECISIONS, TUNED, Sweep
 from fedappeal.reproductions.adagd.settings import (
     AGENTS_LOST,
     BELOW_PEAK,
@@ -31,6 +34,8 @@ from fedappeal.studies.experiment import Experiment
 from fedappeal.studies.pictures import recorded
 from server.build import check_settings
 from tests.studies.small import holds
+
+DOCS = Path(__file__).parents[3] / "docs" / "reproductions"
 
 LINES: list[dict[str, Any]] = [
     {"round": 1, "left": 0, "accuracy": 0.5, "unseen_accuracy": 0.25},
@@ -156,6 +161,18 @@ def test_a_sweeps_claims_by_hand(sweep: Sweep) -> None:
     assert not any(holds(claim, number) for claim in claims)
 
 
+def test_figure_9s_steps_are_figure_8s_best() -> None:
+    rows = json.loads((DOCS / "adagd-figure8.json").read_text())["rows"]
+    mean = {row["name"]: fmean(row["ours"]["accuracy"]) for row in rows}
+    (experiment,) = (e for e in figure_3.EXPERIMENTS if e.name == "adagd-figure9")
+    for (kept, k), eta in TUNED.items():
+        setting = f"q {kept / 100:g}, K {k}"
+        best = max((name for name in mean if name.startswith(f"{setting}, eta")), key=mean.__getitem__)
+        assert best == f"{setting}, eta {eta:g}"
+        (arm,) = (arm for arm in experiment.arms if arm.name == f"{setting}, epsilon 1")
+        assert arm.settings["learning-rate"] * k == pytest.approx(eta)
+
+
 EXPERIMENTS = (
     *figure_2.EXPERIMENTS,
     *figure_3.EXPERIMENTS,
@@ -181,7 +198,8 @@ def test_all_rows_are_allowed(experiment: Experiment) -> None:
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
 def test_each_is_declared_on_the_papers_data_too(experiment: Experiment) -> None:
     found = {{**experiment.settings, **arm.settings}["kept-share.data"] for arm in experiment.arms}
-    assert found == {"cifar10", "fmnist"}
+    tuned = {"fmnist"} if experiment.name == "adagd-figure9" else {"cifar10", "fmnist"}
+    assert found == tuned, "steps were tuned on Fashion-MNIST alone"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
