@@ -10,6 +10,9 @@ function drawFigure(id, figure) {
       linecolor: colour("--line") };
     // On a phone there is room for a few numbers alone.
     if (/^x/.test(name) && place.clientWidth < 500) layout[name].nticks = Math.min(layout[name].nticks || 6, 6);
+    // Names that would lie on each other are left out; each is shown where the pointer is.
+    const names = /^x/.test(name) ? (layout[name].tickvals || []).length : 0;
+    if (names * 14 > place.clientWidth - 60) layout[name].showticklabels = false;
   }
   return Plotly.react(place, figure.data, layout, { responsive: true, displayModeBar: false });
 }

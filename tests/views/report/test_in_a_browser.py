@@ -152,3 +152,15 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(one: Path, tmp_path: Path, br
 def brightness(colour: str) -> int:
     """The sum of a colour's red, green and blue."""
     return sum(int(number) for number in re.findall(r"\d+", colour)[:3])
+
+
+@pytest.mark.parametrize(("width", "named"), [(PHONE, 0), (SCREEN, 30)])
+def test_names_that_would_lie_on_each_other_are_left_out(
+    width: int, named: int, one: Path, opened: Callable[..., tuple[Page, list[str]]]
+) -> None:
+    clients = [f"client-{n:02d}" for n in range(30)]
+    measured = {"round": 3, "client-ids": clients, "loss": [0.5] * 30, "accuracy": [0.5] * 30, "appealed": [1] * 30}
+    RunFolder.open(one).append(MEASUREMENTS, measured)
+    page, _ = opened(write_report([one]), width)
+    chart = page.locator("figure", has=page.get_by_role("heading", name="Clients and what they require"))
+    assert chart.locator(".xtick text").count() == named
