@@ -21,7 +21,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from flwr.app import Message
 
@@ -184,28 +183,29 @@ class FleetConnection:
                 self._confirm_due()
                 return None
             self._half = message
-            self._make_due(message.run_id)
+            self._make_due(message.about.metadata.run_id)
             self._confirm_due()
             return self._pull_whole(message)
 
     def _pull_whole(self, message: Announcement) -> Message:
-        until, largest = message.created_at + message.ttl, self._largest()
+        about, largest = message.about.metadata, self._largest()
+        until = about.created_at + about.ttl
         size, self._half = 0, message
         try:
             if until <= CLOCK.now():
                 raise MessageDropped(
-                    f"a {message.message_type} message came more than {message.ttl:g} s after it was sent"
+                    f"a {about.message_type} message came more than {about.ttl:g} s after it was sent"
                 )
-            be_sender(message.run_id, self.node_id, message.task_id)
+            be_sender(about.run_id, self.node_id, about.dst_task_id or 0)
             if len(message.parts) > _MOST_OBJECTS:
                 raise MessageRefused(f"a message of more than {_MOST_OBJECTS} objects is not allowed", message.about)
             root, room = message.object_id, _Room(message, largest)
-            contents = self._pull(message.run_id, [root], until, room)
+            contents = self._pull(about.run_id, [root], until, room)
             held = {part: content for part in message.parts if (content := self._cache.get(part)) is not None}
             room.take(held)
             contents |= held
             missing = [part for part in message.parts if part not in contents]
-            contents |= self._pull(message.run_id, missing, until, room)
+            contents |= self._pull(about.run_id, missing, until, room)
             size = sum(map(len, contents.values()))
         except NotConnected:
             raise
@@ -230,7 +230,7 @@ class FleetConnection:
         """Take note that a message has been pulled, or given up: to be confirmed once there is time."""
         self._half = None
         due = time.monotonic() + _CONFIRM_AFTER + size / _SLOWEST_SERVER
-        self._unconfirmed.append((due, message.run_id, message.object_id))
+        self._unconfirmed.append((due, message.about.metadata.run_id, message.object_id))
 
     def reply(self, message: Message, runtime_s: float) -> None:
         """Send a reply with all that it holds.
@@ -294,14 +294,6 @@ class FleetConnection:
         """Close without a word to the SuperLink, where it does not know this node any more."""
         self._closed.set()
         self._fleet.close()
-
-    def __enter__(self) -> Self:
-        """Do nothing: it is connected."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Go offline."""
-        self.close()
 
     def _beat(self) -> None:
         wait = _HEARTBEAT_EVERY

@@ -201,7 +201,7 @@ class _Client:
                 self.connect_timeout = None
                 self._tell("connected", f"connected to {self.connection.superlink} as node {fleet.node_id}")
                 self.shutdown.last_act = fleet.close
-                with fleet:
+                with contextlib.closing(fleet):
                     try:
                         self._serve_on(fleet)
                     except NodeForgotten as error:

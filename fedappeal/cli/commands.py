@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from fedappeal.cli.option_groups import (
     ReproduceOptions,
     ResidentOptions,
     ResumeOptions,
+    Transport,
     WatchOptions,
 )
 from fedappeal.cli.options import with_groups, with_run_options
@@ -69,7 +70,7 @@ def local(
     *,
     settings: dict[str, Any],
     port: Annotated[int, typer.Option(help="port of the SuperLink's Fleet API (gRPC); 0: the system picks one")] = 0,
-    transport: Annotated[Literal["grpc", "http"], typer.Option(help="what clients speak to the SuperLink")] = "grpc",
+    transport: Annotated[Transport, typer.Option(help="what clients speak to the SuperLink")] = "grpc",
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="where the clients train: auto, cpu, cuda, cuda:N")] = "auto",
     watching: WatchOptions,
@@ -88,7 +89,7 @@ def local(
         from fedappeal.runs.launch.superlink import LocalProcesses
 
     onlookers, settings = onlookers_of(watching, settings)
-    path = start_local(settings, LocalProcesses(port, device, transport == "http"), data_dir, onlookers, against)
+    path = start_local(settings, LocalProcesses(port, device, transport), data_dir, onlookers, against)
     report_run(path, report)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -35,6 +35,7 @@ def _use_format(log_format: str) -> str:
 LogFormat = Annotated[
     str, typer.Option("--log-format", callback=_use_format, help="what is printed: text | json (an event a line)")
 ]
+Transport = Literal["grpc", "http"]
 PAGE_HELP = "serve a live page: PORT or HOST:PORT of this machine; 0: any free port"
 AllowedPackages = Annotated[
     list[str] | None,
@@ -116,6 +117,9 @@ class ResumeOptions:
     detach: bool | None = option(None, "with --superlink: print the run's id and do not wait", "--detach")
     port: int | None = option(None, "of a local run: port of the SuperLink's Fleet API; 0: the system picks one")
     data_dir: str | None = option(None, "folder with the data sets, where this machine trains; not given: as before")
+    transport: Transport | None = option(
+        None, "of a local run: what clients speak to the SuperLink; not given: as before"
+    )
     device: str | None = option(None, "where the clients train (auto, cpu, cuda, cuda:N); not given: as before")
     allow: AllowedPackages = None
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # they load Flower's Control API, which no simulation needs
     from fedappeal.runs.launch.superlink import LocalProcesses, Submission
 
 _FITTING = {
-    LOCAL: ("port", "data-dir", "device"),
+    LOCAL: ("port", "data-dir", "device", "transport"),
     SIMULATION: ("data-dir", "device"),
     SUBMITTED: ("superlink", "root-certificates", "detach"),
 }
@@ -147,7 +147,8 @@ def _continue(
     if runtime[KIND] == LOCAL:
         from fedappeal.runs.launch.superlink import LocalProcesses
 
-        local = LocalProcesses(options.port or 0, options.device or runtime.get("device", "auto"))
+        device, transport = options.device or runtime.get("device", "auto"), options.transport
+        local = LocalProcesses(options.port or 0, device, transport or runtime.get("transport", "grpc"))
         local.check(plan)
         launch_local(plan, local, onlookers)
         return

@@ -80,8 +80,8 @@ class SuperLink:
 
     @property
     def stock_address(self) -> str:
-        """Where a stock SuperNode of the same Flower connects."""
-        return (self.http_address or self.control_address) if SUPERNODE_SPEAKS_HTTP else self.fleet_address
+        """Where a stock SuperNode of the same Flower connects; empty: it speaks HTTP, which is not served."""
+        return self.http_address if SUPERNODE_SPEAKS_HTTP else self.fleet_address
 
     @property
     def alive(self) -> bool:

@@ -164,7 +164,16 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
     folder.record(runtime={"kind": "local"})
     resume_run(folder.path, ResumeOptions(device="cpu"))
     assert went_on.called
-    assert Record(folder.path).config["runtime"] == {"kind": "local", "data-dir": "", "device": "cpu"}
+    assert Record(folder.path).config["runtime"] == {
+        "kind": "local",
+        "data-dir": "",
+        "device": "cpu",
+        "transport": "grpc",
+    }
+    # What clients speak stays, unless an option says otherwise.
+    for transport, expected in (("http", "http"), (None, "http"), ("grpc", "grpc")):
+        resume_run(folder.path, ResumeOptions(device="cpu", transport=transport))  # type: ignore[arg-type]
+        assert Record(folder.path).config["runtime"]["transport"] == expected
     folder.event("finished", round=2, reason="")
     assert "holds a run that has finished all its 2 rounds" in refused("resume", str(folder.path))
 

@@ -123,7 +123,8 @@ def test_stock_supernodes_and_long_lived_clients_in_one_run(
 ) -> None:
     """A stock SuperNode that speaks HTTP alone needs a SuperLink that does: one of 1.42 cannot join one of 1.39."""
     environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
-    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment) as superlink:
+    http = SUPERNODE_SPEAKS_HTTP
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=http) as superlink:
         stock = [BIN, *(programs[1:] if SUPERNODE_SPEAKS_HTTP else [])]
         number = len(programs) + len(stock)
         nodes = Nodes(marked, tmp_path, number)

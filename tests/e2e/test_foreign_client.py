@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors, write_safetensors
@@ -53,8 +54,8 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
     initial = tmp_path / "initial.safetensors"
     arrays = {"layer.weight": np.zeros((2, 3), np.float32), "layer.bias": np.ones(2, np.float32)}
     write_safetensors(initial, arrays, {})
-    environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
-    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment) as superlink:
+    environment, http = {"FEDAPPEAL_TEST_MARK": marked.mark}, SUPERNODE_SPEAKS_HTTP
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=http) as superlink:
         env = {"PYTHONPATH": f"{marked.env['PYTHONPATH']}:{package.parent}"}
         nodes = [
             marked.start(

@@ -12,7 +12,6 @@ from fedappeal import __version__
 from fedappeal.federation.certificates import make_key, write_certificates
 from fedappeal.federation.nodes import PublicKey
 from fedappeal.flower.node import signing
-from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
 from fedappeal.protocol.keys import PROTOCOL
 from fedappeal.record.reader import Record
 from tests.federation.conftest import FEDAPPEAL, Client, Federation
@@ -76,11 +75,10 @@ def test_each_refusal_is_one_line_that_says_which_it_was(registered: Federation,
     assert refused(registered, tmp_path, superlink=f"127.1:{port}") == (
         f"{gave_up}the certificate of 127.1:{port} is not for the name '127.1'; it is for localhost, 127.0.0.1, ::1"
     )
-    if not SUPERNODE_SPEAKS_HTTP:  # else Flower serves the Fleet API at this port, too
-        assert refused(registered, tmp_path, superlink=registered.superlink.control_address) == (
-            f"{gave_up}what listens at {registered.superlink.control_address} is no Fleet API over HTTP: "
-            "is the port the right one?"
-        )
+    assert refused(registered, tmp_path, superlink=registered.superlink.control_address) == (
+        f"{gave_up}what listens at {registered.superlink.control_address} is no Fleet API over HTTP: "
+        "is the port the right one?"
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{free.getsockname()[1]}"

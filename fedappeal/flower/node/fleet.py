@@ -92,21 +92,11 @@ class Announcement:
     """A message for a node, before its objects are pulled.
 
     Attributes:
-        message_type: ``train``, ``evaluate`` or ``query``.
-        run_id: its run.
-        task_id: the task that its answer comes from.
-        created_at: when it was made, seconds since 1970.
-        ttl: seconds for which it counts.
         object_id: the object of the message itself.
         parts: the objects that it holds, children before parents.
         about: the message without its content.
     """
 
-    message_type: str
-    run_id: int
-    task_id: int
-    created_at: float
-    ttl: float
     object_id: str
     parts: tuple[str, ...]
     about: Message

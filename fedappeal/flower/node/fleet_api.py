@@ -10,6 +10,7 @@ of protobuf messages, has been steady.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
@@ -40,6 +41,7 @@ LARGEST_OBJECT = 32 * 2**20
 UNKNOWN_NODE = "Invalid node ID"
 WRONG_TIME = "Invalid timestamp"
 NO_ANSWER = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+_POLL = "PullMessages"
 _NOT_ADMITTED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PRECONDITION_FAILED)
 _HEARTBEAT_TIMEOUT = 5.0
 _SIGNATURE_LASTS = 5.0  # seconds for which one signature serves; it is valid for 300 s
@@ -86,12 +88,12 @@ class FleetApi(ABC):
         """Make a call, and return its answer."""
 
     @abstractmethod
-    def _held(self, method: str, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
-        """Make a call that the SuperLink may hold; None: it is no longer waited for."""
+    def _begin(self, method: str, request: Any, hold: float = 0.0) -> Any:
+        """Begin a call about an object, or one that the SuperLink may hold for seconds; return a future."""
 
     @abstractmethod
-    def _begin(self, method: str, request: Any) -> Any:
-        """Begin a call about an object; return a future."""
+    def _give_up(self, call: Any) -> None:
+        """Wait no longer for the call that may be held."""
 
     @abstractmethod
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
@@ -139,8 +141,7 @@ class FleetApi(ABC):
             MessageDropped: where what came is no message.
         """
         request = fleet_pb2.PullMessagesRequest(node=Node(node_id=node_id))
-        call = "PullMessages"
-        answer = self._held(call, request, hold, waits) if hold > 0 else self._call(call, request)
+        answer = self._held(request, hold, waits) if hold > 0 else self._call(_POLL, request)
         if answer is None or not answer.messages_list:
             return None
         try:
@@ -206,6 +207,17 @@ class FleetApi(ABC):
         request = fab_pb2.GetFabRequest(node=Node(node_id=node_id), hash_str=fab_hash, run_id=run_id)
         return bytes(self._call("GetFab", request).fab.content)
 
+    def _held(self, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
+        """Make a poll that the SuperLink may hold; None: it is no longer waited for."""
+        call = self._begin(_POLL, request, hold)
+        try:
+            while waits():
+                with suppress(TimeoutError):
+                    return self._result(call, LOOK_UP)
+        finally:
+            self._give_up(call)
+        return None
+
     def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
         """Make calls, some side by side, and wait for all answers; requests are made as their turn comes."""
         coming, answers = iter(requests), list[Any]()
@@ -219,14 +231,15 @@ class FleetApi(ABC):
         return answers
 
     def _result(self, call: Any, timeout: float | None = None) -> Any:
-        """Return a future's answer; ``timeout``: seconds to wait for it, None: as long as the call may take."""
+        """Return a future's answer; TimeoutError after ``timeout`` seconds, None: as long as the call may take."""
         return call.result(timeout)
 
-    def _sign(self) -> Headers:
+    def _sign(self, hold: float = 0.0) -> Headers:
+        """Return a call's headers; ``hold``: seconds for which the SuperLink may hold it."""
         if time.monotonic() - self._signed_at >= _SIGNATURE_LASTS:
             self._headers = self._signer.headers()
             self._signed_at = time.monotonic()
-        return self._headers
+        return [*self._headers, (fleet.HOLD_HEADER, f"{hold:g}")] if hold else self._headers
 
     def _error(self, status: int, details: str, name: str) -> Exception:
         """Return the error that a refused call is.

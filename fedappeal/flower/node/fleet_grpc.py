@@ -1,7 +1,6 @@
 """The Fleet API over gRPC."""
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -11,7 +10,6 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
 
 from fedappeal.flower.node import fleet_api as api
-from fedappeal.flower.node.fleet import HOLD_HEADER
 
 _STATUS = {
     grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
@@ -23,6 +21,8 @@ _STATUS = {
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
 """gRPC's codes as HTTP's; another one is an error of the SuperLink's."""
+_BUSY = "Concurrent RPC limit exceeded!"
+"""What gRPC says where a server has too many calls at one time, with the code of a message that is too large."""
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", api.LARGEST_OBJECT),
@@ -60,7 +60,7 @@ class GrpcFleet(api.FleetApi):
             for shift in shifts
         ]
         for call in calls:
-            if _STATUS.get(call.code()) in api.NO_ANSWER:
+            if _status(call) in api.NO_ANSWER:
                 raise self._explain(call)
         return [api.WRONG_TIME not in str(call.details()) for call in calls]
 
@@ -74,26 +74,26 @@ class GrpcFleet(api.FleetApi):
         except grpc.RpcError as error:
             raise self._explain(error) from None
 
-    def _held(self, method: str, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
-        headers = [*self._sign(), (HOLD_HEADER, f"{hold:g}")]
-        call = getattr(self._stub, method).future(request, timeout=api.TIMEOUT, metadata=headers)
-        try:
-            while waits():
-                with contextlib.suppress(grpc.FutureTimeoutError):
-                    return self._result(call, api.LOOK_UP)
-        finally:
-            call.cancel()
-        return None
+    def _begin(self, method: str, request: Any, hold: float = 0.0) -> Any:
+        timeout = api.TIMEOUT if hold else api.OBJECT_TIMEOUT
+        return getattr(self._stub, method).future(request, timeout=timeout, metadata=self._sign(hold))
 
-    def _begin(self, method: str, request: Any) -> Any:
-        return getattr(self._stub, method).future(request, timeout=api.OBJECT_TIMEOUT, metadata=self._sign())
+    def _give_up(self, call: Any) -> None:
+        call.cancel()
 
     def _result(self, call: Any, timeout: float | None = None) -> Any:
         try:
             return call.result(timeout)
+        except grpc.FutureTimeoutError:
+            raise TimeoutError from None
         except grpc.RpcError as error:
             raise self._explain(error) from None
 
     def _explain(self, error: Any) -> Exception:
-        code = error.code()
-        return self._error(_STATUS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), str(error.details() or ""), code.name)
+        return self._error(_status(error), str(error.details() or ""), error.code().name)
+
+
+def _status(error: Any) -> HTTPStatus:
+    if error.details() == _BUSY:
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    return _STATUS.get(error.code(), HTTPStatus.INTERNAL_SERVER_ERROR)

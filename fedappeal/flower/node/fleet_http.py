@@ -1,9 +1,11 @@
 """The Fleet API over HTTP, as Flower 1.40 and later speak it: a POST a call, of protobuf, with signed headers."""
 
 import http.client
+import math
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped, 
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped, unused-ignore]
 
 from fedappeal.flower.node import fleet_api as api
-from fedappeal.flower.node.fleet import HOLD_HEADER, Refused
+from fedappeal.flower.node.fleet import Refused
 from fedappeal.flower.node.signing import Headers, http_headers
 from fedappeal.flower.node.tls import split_address, trusting
 
@@ -59,9 +61,10 @@ class HttpFleet(api.FleetApi):
             self._make = partial(http.client.HTTPSConnection, host, port, context=context)
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
-        self._busy: dict[http.client.HTTPConnection, socket.socket | None] = {}
-        self._closed = False
+        self._busy: dict[http.client.HTTPConnection, tuple[socket.socket | None, float]] = {}
+        self._closed = threading.Event()
         self._threads = ThreadPoolExecutor(api.SIDE_BY_SIDE + 1, "fleet")
+        threading.Thread(target=self._end_late, name="late calls", daemon=True).start()
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
         """Whether calls pass that are signed with this machine's time plus these seconds."""
@@ -70,7 +73,7 @@ class HttpFleet(api.FleetApi):
     def close(self) -> None:
         """Close the connections, without a word to the SuperLink."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
             connections = [*self._idle, *self._busy]
             self._idle.clear()
         for connection in connections:
@@ -79,21 +82,15 @@ class HttpFleet(api.FleetApi):
     def _call(self, method: str, request: Any, timeout: float = api.TIMEOUT) -> Any:
         return self._exchange(method, request, self._sign(), timeout)
 
-    def _held(self, method: str, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
-        connection = self._take()
-        headers = [*self._sign(), (HOLD_HEADER, f"{hold:g}")]
-        answer = self._threads.submit(self._exchange, method, request, headers, api.TIMEOUT, connection)
-        try:
-            while waits():
-                with suppress(TimeoutError):
-                    return self._result(answer, api.LOOK_UP)
-        finally:
-            if not answer.done():
-                self._hang_up(connection)
-        return None
+    def _begin(self, method: str, request: Any, hold: float = 0.0) -> Any:
+        if not hold:
+            return self._threads.submit(self._exchange, method, request, self._sign(), api.OBJECT_TIMEOUT)
+        self._held_on = self._take()
+        return self._threads.submit(self._exchange, method, request, self._sign(hold), api.TIMEOUT, self._held_on)
 
-    def _begin(self, method: str, request: Any) -> Any:
-        return self._threads.submit(self._exchange, method, request, self._sign(), api.OBJECT_TIMEOUT)
+    def _give_up(self, call: Any) -> None:
+        if not call.done():
+            self._hang_up(self._held_on)
 
     def _exchange(
         self,
@@ -117,16 +114,15 @@ class HttpFleet(api.FleetApi):
         self, connection: http.client.HTTPConnection, path: str, content: bytes, headers: Headers, timeout: float
     ) -> tuple[int, bytes]:
         """Return the status and the content of what a connection answers; it may then be used again."""
-        keep, watch = False, threading.Timer(timeout, self._hang_up, (connection,))
-        watch.daemon = True
+        keep = False
         try:
             connection.timeout = timeout
             if connection.sock is None:
                 connection.connect()
             connection.sock.settimeout(timeout)
-            self._busy[connection] = connection.sock
-            watch.start()  # the socket's own timeout is for each piece that comes
-            connection.request("POST", path, content, {"content-type": MEDIA_TYPE, **http_headers(headers)})
+            self._busy[connection] = connection.sock, time.monotonic() + timeout
+            with suppress(ConnectionError):  # one that refuses a request need not read all of it
+                connection.request("POST", path, content, {"content-type": MEDIA_TYPE, **http_headers(headers)})
             response = connection.getresponse()
             received = _read(response)
             keep = response.isclosed()
@@ -135,10 +131,9 @@ class HttpFleet(api.FleetApi):
         except (OSError, http.client.HTTPException, ValueError):
             raise self._no_answer() from None
         finally:
-            watch.cancel()
             with self._lock:
                 self._busy.pop(connection, None)
-                keep = keep and not self._closed
+                keep = keep and not self._closed.is_set()
                 if keep:
                     self._idle.append(connection)
             if not keep:
@@ -147,7 +142,7 @@ class HttpFleet(api.FleetApi):
     def _take(self) -> http.client.HTTPConnection:
         """Return a connection that is open still, or a new one."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise self._no_answer()
             while self._idle:
                 connection = self._idle.pop()
@@ -156,15 +151,24 @@ class HttpFleet(api.FleetApi):
                 connection.close()  # ended by the SuperLink meanwhile
             else:
                 connection = self._make()
-            self._busy[connection] = connection.sock
+            self._busy[connection] = connection.sock, math.inf
             return connection
 
     def _hang_up(self, connection: http.client.HTTPConnection) -> None:
         """End a connection, and what waits for its answer in another thread."""
-        opened = self._busy.get(connection, connection.sock)  # http.client may let go of it before its answer is read
+        opened, _ = self._busy.get(
+            connection, (connection.sock, 0.0)
+        )  # http.client may let go of it before its answer is read
         if opened is not None:
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
+
+    def _end_late(self) -> None:
+        """End calls that take too long; a socket's own timeout is for each piece that comes."""
+        while not self._closed.wait(api.LOOK_UP):
+            now = time.monotonic()
+            for connection in [late for late, (_, until) in list(self._busy.items()) if until < now]:
+                self._hang_up(connection)
 
     def _passes(self, headers: Headers) -> bool:
         """Whether a call that is signed so passes, of a known node or not."""

@@ -30,11 +30,9 @@ from fedappeal.protocol.packing import Allowance
 def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
     """Return what a message without its content and its object tree say."""
     bare = message_from_proto(message)
-    about = bare.metadata
     *parts, root = dict.fromkeys(node.object_id for node in iterate_object_tree(tree))
     set_message_id(bare, root)
-    said = about.message_type, about.run_id, about.dst_task_id or 0, about.created_at, about.ttl
-    return Announcement(*said, root, tuple(parts), bare)
+    return Announcement(root, tuple(parts), bare)
 
 
 def inflate(object_id: str, contents: dict[str, bytes]) -> Message:

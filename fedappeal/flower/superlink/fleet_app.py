@@ -33,12 +33,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fedappeal.flower.node.fleet import HOLD_HEADER
 from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE, Call
 from fedappeal.flower.node.signing import NotSigned, signed_by
-from fedappeal.flower.superlink.guarded_fleet import LARGEST_REQUEST, GuardedFleet
+from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
 from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
+from fedappeal.flower.superlink.request_sizes import SMALL_REQUEST, most_bytes
 from fedappeal.flower.superlink.superlink_log import MEANINGS, Seldom
 
-SMALL_REQUEST = 64 << 10
-"""Bytes of a request by a key that is not known."""
 MOST_AT_ONCE = 32
 """Calls of one key at one time, each until its answer is on its way."""
 MOST_CONNECTIONS = 8192
@@ -79,6 +78,8 @@ class FleetApp:
     def __init__(self, fleet: GuardedFleet, polls: HeldPolls) -> None:
         self._fleet, self._polls = fleet, polls
         self._threads = ThreadPoolExecutor(_WORKERS, "fleet-http")
+        # Nodes whose heartbeats wait behind a thousand other calls would count as offline.
+        self._heartbeats = ThreadPoolExecutor(1, "fleet-http-heartbeats")
         self._calls: Counter[bytes] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +112,7 @@ class FleetApp:
             log.warn(MEANINGS[str(error)])
             raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED) from None
         counted.enter_context(self._counted(key))
-        content = await self._read(headers, receive, key)
+        content = await self._read(call.name, headers, receive, key)
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != MEDIA_TYPE.encode():
             raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         try:
@@ -124,7 +125,8 @@ class FleetApp:
         if isinstance(request, PullMessagesRequest) and hold > 0:
             answer = await self._hold(request.node.node_id, hold, ask, receive)
         else:
-            answer = await self._in_thread(ask)
+            threads = self._heartbeats if call.name == "SendNodeHeartbeat" else self._threads
+            answer = await asyncio.get_running_loop().run_in_executor(threads, ask)
         return bytes(answer.SerializeToString())
 
     @contextmanager
@@ -140,13 +142,14 @@ class FleetApp:
             if not self._calls[key]:
                 del self._calls[key]
 
-    async def _read(self, headers: Mapping[bytes, bytes], receive: Receive, key: bytes) -> bytes:
+    async def _read(self, call: str, headers: Mapping[bytes, bytes], receive: Receive, key: bytes) -> bytes:
         """Read a request's body, as far as its key may send one."""
         most, within = SMALL_REQUEST, _SMALL_WITHIN
+        too_large = HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)  # as any call of a node that is not known
         said = headers.get(b"content-length")
         if (said is None or int(said) > most) and await self._in_thread(self._node_of, key) is not None:
-            most, within = LARGEST_REQUEST, LONGEST
-        too_large = HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request of more than {most} bytes")
+            most, within = most_bytes(call), LONGEST
+            too_large = HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request of more than {most} bytes")
         if said is not None and int(said) > most:
             raise too_large
         content, more = bytearray(), True

@@ -8,8 +8,9 @@ node says nothing afterwards is handed out once more. And a node that says that 
 SuperLink forget it while its objects are on their way: the ServerApp's push would fail, and with it the run.
 """
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain, islice
@@ -27,17 +28,18 @@ from fedappeal.flower.grid.assembly import TreeRefused, levels
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
+from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST
 from fedappeal.flower.superlink.spared_sql import spare_sql
 from fedappeal.system.clock import CLOCK
 
-LARGEST_REQUEST = 24 << 20
-"""Bytes of one request; Flower cuts an array into chunks of at most 20 MiB."""
 MOST_OBJECTS = 20_000
 """Objects of one reply."""
 LARGEST_ANNOUNCEMENT = 64 << 10
 """Bytes of a reply's metadata and of its error text."""
 AT_LEAST, TIMES = 8 << 20, 4
 """Bytes that a node's replies may take up at one time: a fixed number, and a multiple of its largest message."""
+MOST_STORED = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+"""Bytes of all nodes' replies together: half of this machine's memory."""
 REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
 """Replies that a node may announce: a fixed number, and a number for each message that it was sent."""
 MOST_NODES = 20_000
@@ -59,26 +61,63 @@ class _Node:
     stored: dict[str, int] = field(default_factory=dict)
 
 
-class LimitedFleet(FleetServicer):
-    """Flower's Fleet API with bounds on each node's replies, behind the check of its signature."""
+class GuardedFleet(FleetServicer):
+    """The calls of the Fleet API, behind the check of a node's signature; arguments as Flower's, by name.
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    Args:
+        polls: holds polls; it knows which messages are on their way.
+    """
+
+    def __init__(self, polls: HeldPolls, **named: Any) -> None:
+        super().__init__(**named)
+        self._polls = polls
         self._nodes: dict[int, _Node] = {}
+        self._handed: dict[int, PullMessagesResponse] = {}
+        self._stored = 0
         self._lock = threading.Lock()
+        state = self.state_factory.state()
+        spare_sql(state)
+        polls.watch(state)
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
-        """Hand a message out, and count it."""
+        """Hand a message out; to the node of a held poll a second time, where it said nothing after the first."""
+        node_id = request.node.node_id
+        held = asked_to_hold(context.invocation_metadata()) > 0
+        if held:
+            handed = self._take_back(node_id)
+            if handed is not None and not _is_over(handed):
+                return handed
+            if self._polls.is_incomplete(node_id):
+                return PullMessagesResponse()
         answer = super().PullMessages(request, context)
         if answer.messages_list:
             with self._lock:
-                node = self._node(request.node.node_id)
+                node = self._node(node_id)
                 node.messages += 1
                 node.sent = {}
+                if held:
+                    self._handed[node_id] = answer
+                # Of nodes that are gone; a lifetime is about the same for all, so the oldest are over first.
+                while len(self._handed) > 1:
+                    oldest = next(iter(self._handed))
+                    if len(self._handed) <= _MOST_HANDED and not _is_over(self._handed[oldest]):
+                        break
+                    del self._handed[oldest]
         return answer
 
+    def GetRun(self, request: GetRunRequest, context: grpc.ServicerContext) -> GetRunResponse:
+        """Return a run; of one that has ended the refusal says how, which Flower keeps to itself."""
+        try:
+            return super().GetRun(request, context)
+        except FlowerError as error:
+            if error.code == ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
+                run_id = request.run_id
+                error.public_details = self.state_factory.state().get_run_status({run_id})[run_id].sub_status
+            raise
+
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> PullObjectResponse:
-        """Hand an object out, and note its size."""
+        """Hand an object out, and note its size: its node has the message."""
+        self._take_back(request.node.node_id)
         answer = super().PullObject(request, context)
         if answer.object_content:  # an id that is made up is not kept
             with self._lock:
@@ -88,7 +127,8 @@ class LimitedFleet(FleetServicer):
         return answer
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
-        """Take a reply's announcement, or refuse it."""
+        """Take a reply's announcement, or refuse it: its node has the message."""
+        self._take_back(request.node.node_id)
         with self._lock:
             node = self._node(request.node.node_id)
             node.replies += 1
@@ -105,11 +145,26 @@ class LimitedFleet(FleetServicer):
             if not self._has_room(node, size):
                 return PushObjectResponse(stored=False)
             node.stored[object_id] = size
+            self._stored += size
         answer = super().PushObject(request, context)
         if not answer.stored:
             with self._lock:
                 node.stored.pop(object_id, None)
         return answer
+
+    def ConfirmMessageReceived(
+        self, request: message_pb2.ConfirmMessageReceivedRequest, context: grpc.ServicerContext
+    ) -> Any:
+        """Forget a message that its node has, unless objects of it are on their way."""
+        self._take_back(request.node.node_id)
+        if self._polls.is_coming(request.message_object_id):
+            return message_pb2.ConfirmMessageReceivedResponse()
+        return super().ConfirmMessageReceived(request, context)
+
+    def _take_back(self, node: int) -> PullMessagesResponse | None:
+        """Return what was handed to a node, and forget that."""
+        with self._lock:
+            return self._handed.pop(node, None)
 
     def _problem(self, request: PushMessagesRequest, replies: int, allowed: int) -> str:
         """Return why an announcement is refused; empty where it is not."""
@@ -137,6 +192,12 @@ class LimitedFleet(FleetServicer):
         return ""
 
     def _has_room(self, node: _Node, size: int) -> bool:
+        if self._stored + size > MOST_STORED:
+            for other in self._nodes.values():
+                self._forget_deleted(other)
+            self._stored = sum(sum(other.stored.values()) for other in self._nodes.values())
+            if self._stored + size > MOST_STORED:
+                return False
         if not (node.messages or node.largest):  # sent what it answers before this process began
             return True
         most = AT_LEAST + TIMES * node.largest
@@ -162,88 +223,19 @@ class LimitedFleet(FleetServicer):
         return node
 
 
-class GuardedFleet(LimitedFleet):
-    """The calls of the Fleet API, behind the check of a node's signature; arguments as Flower's, by name.
-
-    Args:
-        polls: holds polls; it knows which messages are on their way.
-    """
-
-    def __init__(self, polls: HeldPolls, **named: Any) -> None:
-        super().__init__(**named)
-        self._polls = polls
-        self._handed: dict[int, PullMessagesResponse] = {}
-        state = self.state_factory.state()
-        spare_sql(state)
-        polls.watch(state)
-
-    def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
-        """Hand a message out; to the node of a held poll a second time, where it said nothing after the first."""
-        if asked_to_hold(context.invocation_metadata()) <= 0:
-            return super().PullMessages(request, context)
-        node = request.node.node_id
-        handed = self._take_back(node)
-        if handed is not None and not _is_over(handed):
-            return handed
-        if self._polls.is_incomplete(node):
-            return PullMessagesResponse()
-        answer = super().PullMessages(request, context)
-        if answer.messages_list:
-            with self._lock:
-                self._handed[node] = answer
-                # Of nodes that are gone; a lifetime is about the same for all, so the oldest are over first.
-                while len(self._handed) > 1:
-                    oldest = next(iter(self._handed))
-                    if len(self._handed) <= _MOST_HANDED and not _is_over(self._handed[oldest]):
-                        break
-                    del self._handed[oldest]
-        return answer
-
-    def GetRun(self, request: GetRunRequest, context: grpc.ServicerContext) -> GetRunResponse:
-        """Return a run; of one that has ended the refusal says how, which Flower keeps to itself."""
-        try:
-            return super().GetRun(request, context)
-        except FlowerError as error:
-            if error.code == ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
-                run_id = request.run_id
-                error.public_details = self.state_factory.state().get_run_status({run_id})[run_id].sub_status
-            raise
-
-    def PullObject(self, request: message_pb2.PullObjectRequest, context: grpc.ServicerContext) -> Any:
-        """Hand an object out: its node has the message."""
-        self._take_back(request.node.node_id)
-        return super().PullObject(request, context)
-
-    def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
-        """Take a reply's announcement: its node has the message."""
-        self._take_back(request.node.node_id)
-        return super().PushMessages(request, context)
-
-    def ConfirmMessageReceived(
-        self, request: message_pb2.ConfirmMessageReceivedRequest, context: grpc.ServicerContext
-    ) -> Any:
-        """Forget a message that its node has, unless objects of it are on their way."""
-        self._take_back(request.node.node_id)
-        if self._polls.is_coming(request.message_object_id):
-            return message_pb2.ConfirmMessageReceivedResponse()
-        return super().ConfirmMessageReceived(request, context)
-
-    def _take_back(self, node: int) -> PullMessagesResponse | None:
-        """Return what was handed to a node, and forget that."""
-        with self._lock:
-            return self._handed.pop(node, None)
-
-
 def _is_over(handed: PullMessagesResponse) -> bool:
     about = handed.messages_list[0].metadata
     return bool(CLOCK.now() >= about.created_at + about.ttl)
 
 
-def guard_fleet_api(serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None) -> None:
+def guard_fleet_api(
+    serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None, doors: Sequence[grpc.ServerInterceptor] = ()
+) -> None:
     """Bound the nodes of the SuperLink that this process will be, and hold their polls.
 
     Args:
         serve_too: serves the same calls, and the same polls, by another transport beside gRPC.
+        doors: stand before the calls over gRPC.
     """
     polls, create = HeldPolls(), flower.generic_create_grpc_server
 
@@ -254,7 +246,7 @@ def guard_fleet_api(serve_too: Callable[[GuardedFleet, HeldPolls], None] | None 
         return fleet
 
     def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        return create(*args, interceptors=[GrpcPolls(polls), *(interceptors or [])], **named)
+        return create(*args, interceptors=[GrpcPolls(polls), *doors, *(interceptors or [])], **named)
 
     replace_name(flower, "FleetServicer", make)
     replace_name(flower, "generic_create_grpc_server", outermost)

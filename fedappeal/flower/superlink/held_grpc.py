@@ -1,4 +1,4 @@
-"""Held polls over gRPC."""
+"""What stands before all calls over gRPC: polls are held, and requests that are too large refused unparsed."""
 
 import time
 from collections.abc import Callable
@@ -10,13 +10,14 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 
 from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
+from fedappeal.flower.superlink.request_sizes import most_bytes
 
 _grpc_server: Any = import_module("grpc._server")
 Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
 
 
 class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """Takes over the polls that may be held; it has to be outermost of a server's interceptors.
+    """Holds polls, and bounds requests; it has to be outermost of a server's interceptors.
 
     Args:
         polls: holds them.
@@ -30,22 +31,30 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
-        """Take over the polls that may be held."""
+        """Take over the polls that may be held; bound the bytes of every request."""
         handler = continuation(handler_call_details)
-        polls = handler_call_details.method.endswith("/PullMessages")
-        seconds = asked_to_hold(handler_call_details.invocation_metadata) if polls else 0.0
-        if handler is None or handler.unary_unary is None or seconds <= 0:
+        if handler is None or handler.unary_unary is None:
             return handler
+        call = handler_call_details.method.rpartition("/")[2]
+        parse = partial(_bounded, handler.request_deserializer, most_bytes(call))
+        seconds = asked_to_hold(handler_call_details.invocation_metadata) if call == "PullMessages" else 0.0
+        if seconds <= 0:
+            return grpc.unary_unary_rpc_method_handler(handler.unary_unary, parse, handler.response_serializer)
         poll: Any = partial(self._poll, handler.unary_unary, seconds)
         poll.experimental_non_blocking = True  # gRPC does not wait for it: it may return before the call is answered
         # One response and the status: the same bytes as a unary call's.
-        return grpc.unary_stream_rpc_method_handler(poll, handler.request_deserializer, None)
+        return grpc.unary_stream_rpc_method_handler(poll, parse, None)
 
     def _poll(self, call: Call, seconds: float, request: PullMessagesRequest, context: Any, _respond: object) -> None:
         ask, end = partial(call, request, context), partial(_end, context)
         poll = Poll(request.node.node_id, time.monotonic() + seconds, ask, end, context.is_active)
         context.add_callback(partial(self._polls.drop, poll))
         self._polls.hold(poll)
+
+
+def _bounded(parse: Callable[[bytes], Any] | None, most: int, content: bytes) -> Any | None:
+    """Parse a request; None, which gRPC refuses, where it is too large."""
+    return parse(content) if parse and len(content) <= most else None
 
 
 def _end(context: Any, outcome: PullMessagesResponse | Exception) -> None:

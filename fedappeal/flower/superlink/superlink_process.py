@@ -17,8 +17,8 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-import grpc  # type: ignore[import-untyped, unused-ignore]
 import uvicorn
+from fastapi import APIRouter
 from flwr.common.constant import (
     FLEET_API_GRPC_RERE_DEFAULT_ADDRESS,
     FLWR_INTERNAL_GRPC_CONTROL_API,
@@ -35,7 +35,7 @@ from fedappeal.flower.superlink.fleet_app import FleetApp, serve_http
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.spared_sql import spare_superlink
 from fedappeal.flower.superlink.superexec import SuperExec
-from fedappeal.flower.versions import serve_fleet_by_grpc
+from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.tuning import return_freed_memory
 
@@ -167,14 +167,15 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
         middleware = extensions.get_middleware
         replace_name(extensions, "get_middleware", lambda: (Middleware(OwnUserOnly), *middleware()))
+    if SUPERNODE_SPEAKS_HTTP:  # else this port would serve the Fleet API, too, without bounds
+        replace_name(superlink_app, "fleet_router", APIRouter())
     for name in _OF_CONTROL:
         replace_name(superlink_app, name, partial(OfControl, getattr(superlink_app, name)))
     allow_open_files()
     listener, for_one_user = ports.listen(), guarded and ports.is_own(ports.http)
-    guard_fleet_api(partial(_serve_http, listener, ports.tls, for_one_user) if listener else None)
+    doors = [OwnUserInterceptor(ports.fleet)] if guarded and ports.is_own(ports.fleet) else []
+    guard_fleet_api(partial(_serve_http, listener, ports.tls, for_one_user) if listener else None, doors)
     spare_superlink()
-    if guarded and ports.is_own(ports.fleet):
-        replace_name(flower, "_run_fleet_api_grpc_rere", _behind_door(ports.fleet))
     processes = SimpleNamespace(Popen=SuperExec, TimeoutExpired=subprocess.TimeoutExpired)
     replace_name(flower, "subprocess", processes)
     sys.argv = ["flower-superlink", *ports.for_flower]
@@ -191,12 +192,3 @@ def allow_open_files() -> None:
 def _serve_http(listener: socket.socket, tls: Iterable[str], for_one_user: bool, *fleet: Any) -> None:
     app: ASGIApp = FleetApp(*fleet)
     serve_http(OwnUserOnly(app, "Fleet port") if for_one_user else app, listener, *tls)
-
-
-def _behind_door(address: str) -> Callable[..., grpc.Server]:
-    run = flower._run_fleet_api_grpc_rere
-
-    def start(*args: Any, interceptors: Sequence[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        return run(*args, interceptors=[OwnUserInterceptor(address), *(interceptors or [])], **named)
-
-    return start

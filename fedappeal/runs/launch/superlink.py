@@ -38,12 +38,12 @@ class LocalProcesses:
     Attributes:
         port: port of the SuperLink's Fleet API; 0: the system picks one.
         device: where the clients train.
-        http: whether they speak HTTP to the SuperLink in place of gRPC.
+        transport: what they speak to the SuperLink, ``grpc`` or ``http``.
     """
 
     port: int = 0
     device: str = "auto"
-    http: bool = False
+    transport: str = "grpc"
 
     def check(self, plan: RunPlan) -> None:
         """Check all that can be wrong before a process is started.
@@ -63,7 +63,7 @@ class LocalProcesses:
             RunEnded: it did not finish; all processes that were started have ended.
         """
         data_dir = str(Path(plan.data_dir).absolute()) if plan.data_dir else ""
-        runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device}
+        runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device, "transport": self.transport}
         folder = plan.folder(runtime)
         if plan.resumes:
             plan.mend(onlookers.complain, runtime=runtime)
@@ -105,7 +105,9 @@ class LocalProcesses:
             doing: told what is waited for, before the first round.
         """
         environment = {DATA_DIR: str(Path(plan.data_dir or DEFAULT_DATA_DIR).absolute())}
-        superlink = SuperLink(plan.path / "logs", fleet_port=self.port, environment=environment, http=self.http)
+        superlink = SuperLink(
+            plan.path / "logs", fleet_port=self.port, environment=environment, http=self.transport == "http"
+        )
         clients = ClientProcesses(plan, self.device)
         # The folder was made before: the ServerApp opens it, and continues from a checkpoint.
         initial = str((plan.path / INITIAL).absolute())

@@ -4,6 +4,7 @@ import io
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def abandoned(connection: Connection) -> tuple[Identity, int, float]:
 
 @pytest.fixture
 def fleet(connection: Connection) -> Iterator[FleetConnection]:
-    with FleetConnection(connection) as connected:
+    with closing(FleetConnection(connection)) as connected:
         yield connected
 
 
@@ -76,7 +77,7 @@ def count_pulls(fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def test_a_node_is_online_until_it_closes(run: Any, connection: Connection) -> None:
-    with FleetConnection(connection) as fleet:
+    with closing(FleetConnection(connection)) as fleet:
         assert fleet.node_id in run.nodes()
         assert fleet.receive() is None
     assert fleet.node_id not in run.nodes()
@@ -255,7 +256,7 @@ def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch:
         register(superlink.control_address, [PublicKey.read(key.with_suffix(".pub"))], ca)
         node_id = list_nodes(superlink.control_address, ca)[0].node_id
         for _ in range(2):  # the same key is the same node
-            with FleetConnection(connection, identity, store) as fleet:
+            with closing(FleetConnection(connection, identity, store)) as fleet:
                 assert fleet.node_id == node_id
                 assert fleet.receive() is None
                 # One that was here before can tell a key that is online from one that is not known.
@@ -288,5 +289,5 @@ def test_a_key_comes_back_as_the_same_node_once_it_counts_as_offline(
         with pytest.raises(NotConnected, match="another process is online with it"):
             FleetConnection(connection, identity)
     time.sleep(max(0.0, since + 20.5 - time.monotonic()))
-    with FleetConnection(connection, identity) as fleet:
+    with closing(FleetConnection(connection, identity)) as fleet:
         assert fleet.node_id == node_id

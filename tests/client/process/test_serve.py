@@ -4,6 +4,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_a_run_of_another_package_version_is_served_and_a_stopped_one_dropped(
     node = client.connected()
     np.testing.assert_array_equal(foreign_run.ask(node, **{"server-round": 2})["model"], MODEL)
     client.wait_for("round 2: joined")
-    with FleetConnection(Connection(superlink=superlink.fleet_address, insecure=True)) as fleet:
+    with closing(FleetConnection(Connection(superlink=superlink.fleet_address, insecure=True))) as fleet:
         assert fleet.run_settings(foreign_run.run_id).version == "9.9.9"
         foreign_run.push(fleet.node_id)
         while (message := fleet.receive()) is None:

@@ -33,8 +33,9 @@ def test_a_message_and_its_reply_go_both_ways(any_server: Server) -> None:
     sent = any_server.send(train(node))
     announced = fleet.pull(node)
     assert announced is not None
-    assert (announced.object_id, announced.run_id, announced.message_type) == (sent, run_id, "train")
-    assert announced.created_at == pytest.approx(time.time(), abs=5)
+    about = announced.about.metadata
+    assert (announced.object_id, about.run_id, about.message_type) == (sent, run_id, "train")
+    assert announced.about.metadata.created_at == pytest.approx(time.time(), abs=5)
     assert fleet.pull(node) is None, "a message is handed out once"
     looks: list[int] = []
     assert fleet.pull(node, 0.5, lambda: looks.append(1) is None) is None
@@ -43,7 +44,7 @@ def test_a_message_and_its_reply_go_both_ways(any_server: Server) -> None:
     message = inflate(sent, contents)
     np.testing.assert_array_equal(message.content["arrays"]["w"].numpy(), MODEL)
 
-    be_sender(run_id, node, announced.task_id)
+    be_sender(run_id, node, announced.about.metadata.dst_task_id or 0)
     trained = RecordDict({"arrays": ArrayRecord({"w": Array(MODEL + 1)}), "metrics": MetricRecord({"loss": 1.0})})
     upload = fleet.push(node, Message(trained, reply_to=message), 0.5)
     assert upload.objects
@@ -86,7 +87,7 @@ def test_only_objects_that_the_superlink_lacks_are_uploaded(any_server: Server) 
     announced = fleet.pull(node)
     assert announced is not None
     message = inflate(sent, fleet.pull_objects(node, run_id, [*announced.parts, sent]))
-    be_sender(run_id, node, announced.task_id)
+    be_sender(run_id, node, announced.about.metadata.dst_task_id or 0)
     unchanged = Message(RecordDict({"arrays": ArrayRecord({"w": Array(MODEL)})}), reply_to=message)
     upload = fleet.push(node, unchanged, 0.0)
     assert 0 < len(upload.objects) < 5

@@ -19,8 +19,12 @@ def test_a_message_taken_apart_is_the_same_when_built_again() -> None:
     sent = message()
     parcel = Parcel.of(sent)
     announced = announcement(parcel.message, parcel.tree)
-    assert (announced.message_type, announced.run_id, announced.ttl) == ("train", 7, 60.0)
-    assert announced.created_at == pytest.approx(sent.metadata.created_at)
+    assert (announced.about.metadata.message_type, announced.about.metadata.run_id, announced.about.metadata.ttl) == (
+        "train",
+        7,
+        60.0,
+    )
+    assert announced.about.metadata.created_at == pytest.approx(sent.metadata.created_at)
     assert announced.object_id == sent.object_id == sent.metadata.message_id
     # In all: Message, RecordDict, ConfigRecord, ArrayRecord, Array, chunk.
     assert len(announced.parts) == 5

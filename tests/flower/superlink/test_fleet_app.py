@@ -7,7 +7,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -17,13 +17,14 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, Regis
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.primitives import asymmetric
 
-from fedappeal.flower.node.fleet import NotConnected
+from fedappeal.flower.node.fleet import NodeForgotten, NotConnected, Upload
 from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE
 from fedappeal.flower.node.signing import http_headers
 from fedappeal.flower.superlink import fleet_app
-from fedappeal.flower.superlink.fleet_app import SMALL_REQUEST
-from fedappeal.flower.superlink.guarded_fleet import LARGEST_REQUEST
+from fedappeal.flower.superlink.fleet_app import _WORKERS
+from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
+from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQUEST
 from tests.flower.conftest import Server, serve_by
 from tests.flower.superlink.test_held_polls import until
 
@@ -66,12 +67,14 @@ def register(fleet: FleetApi) -> bytes:
     return bytes(RegisterNodeFleetRequest(public_key=fleet._signer.public_key).SerializeToString())
 
 
-@pytest.mark.parametrize(("known", "most"), [(False, SMALL_REQUEST), (True, LARGEST_REQUEST)])
-def test_a_body_that_is_too_long_is_refused_before_it_is_read(served: Server, known: bool, most: int) -> None:
+@pytest.mark.parametrize(("known", "most", "refused"), [(False, SMALL_REQUEST, 401), (True, LARGEST_REQUEST, 413)])
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(
+    served: Server, known: bool, most: int, refused: int
+) -> None:
     fleet = served.node()[0] if known else served.fleet()
     with closing(connect(served)) as connection:
         connection.sendall(head("PushObject", headers_of(fleet, content_length=str(most + 1))))
-        assert status(connection) == 413, "nothing of it was sent"
+        assert status(connection) == refused, "nothing of it was sent"
     with closing(connect(served)) as connection:
         connection.sendall(head("PushObject", headers_of(fleet, transfer_encoding="chunked")))
         try:
@@ -79,7 +82,30 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(served: Server, kn
                 connection.sendall(b"10000\r\n" + bytes(2**16) + b"\r\n")
         except ConnectionError:
             return
-        assert status(connection) in (413, 0)
+        assert status(connection) in (refused, 0)
+
+
+def test_an_upload_to_a_superlink_that_was_restarted_says_that_it_is_forgotten(served: Server) -> None:
+    with pytest.raises(NodeForgotten):
+        served.fleet().push_objects(1, 1, Upload("session", {"id": bytes(5 << 20)}))
+
+
+def ask_for_a_run(fleet: FleetApi, node: int) -> None:
+    with suppress(NotConnected):
+        fleet.get_run(node, 1)
+
+
+def test_heartbeats_do_not_wait_behind_other_calls(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, node = served.node()
+    waiting, goes_on = threading.Semaphore(0), threading.Event()
+    monkeypatch.setattr(GuardedFleet, "GetRun", lambda *_: waiting.release() or goes_on.wait(30))
+    for _ in range(_WORKERS):
+        threading.Thread(target=ask_for_a_run, args=served.node(), daemon=True).start()
+    try:
+        assert all(waiting.acquire(timeout=20) for _ in range(_WORKERS)), "all threads are taken"
+        assert fleet.heartbeat(node, 10.0)
+    finally:
+        goes_on.set()
 
 
 def test_what_is_not_signed_well_is_refused_with_its_body_unread(served: Server) -> None:

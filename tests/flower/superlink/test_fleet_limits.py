@@ -1,7 +1,7 @@
 """What the bounds of guarded_fleet rely on: how Flower makes a Fleet API, and how it stores objects."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,18 +10,19 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import Message as MessageProto
 
 from fedappeal.flower.messages import be_sender, error_reply
-from fedappeal.flower.node.fleet_http import HttpFleet
+from fedappeal.flower.node.fleet import NotConnected, ObjectTooLarge
 from fedappeal.flower.superlink import guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import (
     AT_LEAST,
-    LARGEST_REQUEST,
     MOST_NODES,
     REPLIES_AT_LEAST,
     REPLIES_EACH,
     TIMES,
-    LimitedFleet,
+    GuardedFleet,
     flower,
+    guard_fleet_api,
 )
+from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQUEST
 from fedappeal.protocol import keys
 from tests.flower.conftest import Server, serve, serve_by
 from tests.hostile.forged import Forged, Upload, announce, forged, model, npy, reply
@@ -35,13 +36,19 @@ def bounded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "http":
         yield from serve_by("http")
         return
-    monkeypatch.setattr(flower, "FleetServicer", LimitedFleet)
-    monkeypatch.setattr(flower, "GRPC_MAX_MESSAGE_LENGTH", LARGEST_REQUEST)
+    for name in ("FleetServicer", "generic_create_grpc_server", "GRPC_MAX_MESSAGE_LENGTH"):
+        monkeypatch.setattr(flower, name, getattr(flower, name))  # put back after the test
+    guard_fleet_api()
     yield from serve(run=flower._run_fleet_api_grpc_rere)
 
 
-def limited(store: dict[str, bytes]) -> LimitedFleet:
-    return LimitedFleet(None, SimpleNamespace(store=lambda: store), False)  # type: ignore[arg-type]
+def limited(store: dict[str, bytes]) -> GuardedFleet:
+    named = {
+        "state_factory": Mock(),
+        "objectstore_factory": Mock(store=lambda: store),
+        "enable_supernode_auth": False,
+    }
+    return GuardedFleet(Mock(), **named)
 
 
 class Sender:
@@ -88,10 +95,27 @@ def test_a_request_above_the_largest_is_refused_before_it_is_read(bounded: Serve
     sender.receive()
     upload = sender.announce(model(bytes(LARGEST_REQUEST)))
     upload.push(1)
-    # Over HTTP the connection ends while the client is sending.
-    ends = "does not answer any more" if bounded.transport is HttpFleet else "is not allowed"
-    assert ends in upload.refused[0]
+    assert "is not allowed" in upload.refused[0]
     assert upload.pushed == 0
+
+
+def test_a_request_without_objects_is_small(bounded: Server) -> None:
+    fleet, node = bounded.node()
+    with pytest.raises((NotConnected, ObjectTooLarge)):
+        fleet.get_fab(node, 1, "x" * SMALL_REQUEST)
+    assert fleet.heartbeat(node, 10.0), "it is served further"
+
+
+def test_all_nodes_replies_together_are_bounded(bounded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_fleet, "MOST_STORED", 6 * MIB)
+    first, second = Sender(bounded), Sender(bounded)
+    first.receive()
+    assert not first.announce(filled(4)).push().refused
+    second.receive()
+    assert set(second.announce(filled(4, first=100)).push().refused) == {"not stored"}
+    bounded.states.objectstore_factory.store().clear()
+    second.receive()
+    assert not second.announce(filled(4, first=200)).push().refused, "what is forgotten takes up nothing"
 
 
 @pytest.mark.parametrize("sent_mib", [0, 2])

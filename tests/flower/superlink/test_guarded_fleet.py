@@ -11,9 +11,10 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 
 from fedappeal.flower.node.fleet import HOLD_HEADER, LONGEST_HOLD
 from fedappeal.flower.superlink import guarded_fleet
-from fedappeal.flower.superlink.guarded_fleet import LARGEST_REQUEST, GuardedFleet, flower, guard_fleet_api
+from fedappeal.flower.superlink.guarded_fleet import GuardedFleet, flower, guard_fleet_api
 from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import asked_to_hold
+from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST
 from fedappeal.system.clock import CLOCK
 
 

@@ -7,6 +7,7 @@ import grpc
 from fedappeal.flower.node.fleet import HOLD_HEADER
 from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import HeldPolls
+from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQUEST
 
 
 def test_only_calls_of_one_request_and_one_reply_are_held() -> None:
@@ -16,4 +17,18 @@ def test_only_calls_of_one_request_and_one_reply_are_held() -> None:
     stream = grpc.stream_stream_rpc_method_handler(lambda requests, context: requests)
     assert polls.intercept_service(lambda _: stream, details) is stream
     unary = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
-    assert polls.intercept_service(lambda _: unary, details) is not unary
+    held = polls.intercept_service(lambda _: unary, details)
+    assert held is not None
+    assert held.unary_stream
+
+
+def test_a_request_that_is_too_large_is_not_parsed() -> None:
+    parsed: list[int] = []
+    unary = grpc.unary_unary_rpc_method_handler(print, lambda content: parsed.append(len(content)) or "request")
+    for call, most in (("GetRun", SMALL_REQUEST), ("PushMessages", 2 << 20), ("PushObject", LARGEST_REQUEST)):
+        details = SimpleNamespace(method=f"/flwr.proto.Fleet/{call}", invocation_metadata=())
+        handler = GrpcPolls(HeldPolls()).intercept_service(lambda _: unary, details)
+        assert handler is not None
+        assert handler.request_deserializer(bytes(most)) == "request"
+        assert handler.request_deserializer(bytes(most + 1)) is None, "gRPC refuses the call then"
+    assert parsed == [SMALL_REQUEST, 2 << 20, LARGEST_REQUEST]

@@ -289,7 +289,7 @@ def test_a_run_that_ended_in_the_middle_of_a_push_keeps_nothing_from_the_next_on
         return
     got = [fleet.pull(node, HOLD)]
     assert got[0] is not None
-    fleet.confirm(node, got[0].run_id, got[0].object_id)
+    fleet.confirm(node, got[0].about.metadata.run_id, got[0].object_id)
     got.append(fleet.pull(node, HOLD))
     assert sent in [each and each.object_id for each in got]
 

@@ -35,12 +35,6 @@ class Started:
         self.grpc_control = os.environ.get(FLWR_INTERNAL_GRPC_CONTROL_API)
         self.grpc_fleet = os.environ.get(GRPC_FLEET)
         self.superexec = flower.subprocess.Popen
-        flower._run_fleet_api_grpc_rere(objectstore_factory=_Store(), interceptors=["Flower's"])
-
-
-class _Store:
-    def store(self) -> None:
-        """Hold nothing."""
 
 
 @pytest.fixture
@@ -48,7 +42,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """Where the SuperLink's state at its start is put; all that was replaced is put back after the test."""
     found: list[Started] = []
     monkeypatch.setattr(flower, "flower_superlink", lambda: found.append(Started()))
-    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too: None)
+    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too, doors: None)
     monkeypatch.setattr(superlink_process, "spare_superlink", lambda: None)
     monkeypatch.setattr(superlink_process, "allow_open_files", lambda: None)
     for module, name in (
@@ -65,10 +59,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
 
 
 @pytest.fixture
-def fleet(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The interceptors that a Fleet API was made with."""
+def fleet(monkeypatch: pytest.MonkeyPatch, started: list[Started]) -> list[Any]:
+    """The interceptors that stand before a Fleet API's calls."""
     made: list[Any] = []
-    monkeypatch.setattr(flower, "_run_fleet_api_grpc_rere", lambda *_, interceptors, **__: made.extend(interceptors))
+    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too, doors: made.extend(doors))
     return made
 
 
@@ -101,8 +95,7 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
     assert start.apps[0].cls is OwnUserOnly
     assert start.proxy_headers == {"proxy_headers": False}
     assert (start.grpc_control, start.grpc_fleet) == (None, "1")
-    assert isinstance(fleet[0], OwnUserInterceptor)
-    assert fleet[1:] == ["Flower's"]
+    assert [type(door) for door in fleet] == [OwnUserInterceptor]
     assert start.superexec is SuperExec
 
 
@@ -111,7 +104,7 @@ def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fl
     (start,) = started
     assert OwnUserOnly not in [each.cls for each in start.apps]
     assert start.grpc_control is None, "a second Control API is not served in any case"
-    assert fleet == ["Flower's"]
+    assert fleet == []
     assert start.superexec is SuperExec
 
 
@@ -155,7 +148,6 @@ def test_what_it_replaces_is_what_flower_calls() -> None:
         assert "not _is_control_path(request.url.path)" in inspect.getsource(middleware.dispatch)
     assert not middlewares._is_control_path(superlink_process._RUNTIME)
     assert all(middlewares._is_control_path(path) for _, path in middlewares.CONTROL_SENSITIVE_ROUTE_KEYS)
-    assert "interceptors" in inspect.signature(flower._run_fleet_api_grpc_rere).parameters
     starts = inspect.getsource(flower.SuperLinkLifespan)
     assert "_run_fleet_api_grpc_rere(" in starts
     assert "self.superexec_process = subprocess.Popen(command, **" in starts

@@ -1,0 +1,15 @@
+"""Bytes that a request of the Fleet API may have: few but where objects or their tree are sent."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+SMALL_REQUEST = 64 << 10
+"""Bytes of a request, and of any by a key that is not known."""
+LARGEST_REQUEST = 24 << 20
+"""Bytes of one that carries an object; Flower cuts an array into chunks of at most 20 MiB."""
+_LARGER: Mapping[str, int] = MappingProxyType({"PushObject": LARGEST_REQUEST, "PushMessages": 2 << 20})
+
+
+def most_bytes(call: str) -> int:
+    """Return the bytes that a request may have: parsed, empty fields take thirty times as much memory."""
+    return _LARGER.get(call, SMALL_REQUEST)
