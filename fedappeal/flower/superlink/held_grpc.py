@@ -54,7 +54,9 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
 
 def _bounded(parse: Callable[[bytes], Any] | None, most: int, content: bytes) -> Any | None:
     """Parse a request; None, which gRPC refuses, where it is too large."""
-    return parse(content) if parse and len(content) <= most else None
+    if len(content) > most:
+        return None
+    return parse(content) if parse else content
 
 
 def _end(context: Any, outcome: PullMessagesResponse | Exception) -> None:

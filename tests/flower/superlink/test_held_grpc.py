@@ -31,4 +31,8 @@ def test_a_request_that_is_too_large_is_not_parsed() -> None:
         assert handler is not None
         assert handler.request_deserializer(bytes(most)) == "request"
         assert handler.request_deserializer(bytes(most + 1)) is None, "gRPC refuses the call then"
+    refusal = grpc.unary_unary_rpc_method_handler(print)  # Flower refuses a call by a handler that parses nothing
+    handler = GrpcPolls(HeldPolls()).intercept_service(lambda _: refusal, details)
+    assert handler is not None
+    assert handler.request_deserializer(b"raw") == b"raw"
     assert parsed == [SMALL_REQUEST, 2 << 20, LARGEST_REQUEST]
