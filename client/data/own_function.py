@@ -38,7 +38,7 @@ def find_function(name: str) -> Callable[[Task], object]:
         raise Unfit(DataProblem.UNREADABLE, str(error).removeprefix(f"data = '{name}' ")) from error
     except Exception:
         raise
-    except BaseException as error:  # SystemExit, and whatever else would end the client
+    except BaseException as error:  # of a class that is no Exception: it must not end the client
         raise Unfit(DataProblem.UNREADABLE, f"its import ended the program ({error})") from None
     if not callable(function):
         raise Unfit(DataProblem.UNREADABLE, f"{name.rpartition(':')[2]} is not callable")

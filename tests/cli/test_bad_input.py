@@ -174,6 +174,9 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
     for transport, expected in (("http", "http"), (None, "http"), ("grpc", "grpc")):
         resume_run(folder.path, ResumeOptions(device="cpu", transport=transport))  # type: ignore[arg-type]
         assert Record(folder.path).config["runtime"]["transport"] == expected
+    folder.record(runtime={"kind": "local", "transport": "carrier pigeon"})
+    assert "transport = 'carrier pigeon' is not allowed: grpc, http" in refused("resume", str(folder.path))
+    folder.record(runtime={"kind": "local"})
     folder.event("finished", round=2, reason="")
     assert "holds a run that has finished all its 2 rounds" in refused("resume", str(folder.path))
 

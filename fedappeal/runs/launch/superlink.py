@@ -53,6 +53,8 @@ class LocalProcesses:
         """
         check_bounded(plan.plugins)
         check_port(self.port)
+        if self.transport not in ("grpc", "http"):  # a run's folder may say anything
+            raise ConfigError(f"transport = {self.transport!r} is not allowed: grpc, http")
         check_guarded()
         check_trains_here(plan, self.device)
 

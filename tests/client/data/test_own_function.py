@@ -165,7 +165,7 @@ AT_START = [
     ("", "owned:load", "cannot be imported: AttributeError: module 'owned' has no attribute 'load'"),
     ("", "owner:load", "cannot be imported: ModuleNotFoundError: No module named 'owner'"),
     ("1 +", "owned:load", "cannot be imported: SyntaxError: invalid syntax"),
-    ("import sys\nsys.exit('no files')", "owned:load", "its import ended the program (no files)"),
+    ("import sys\nsys.exit('no files')", "owned:load", "cannot be imported: SystemExit: no files"),
     ("load = 3", "owned:load", "load is not callable"),
 ]
 LATER = [
