@@ -142,7 +142,7 @@ def _number(key: str, words: str, unit: str = NUMBER) -> Column:
 
 
 COLUMNS = (
-    Column("round", "round", "number of the round, from 1", NUMBER, "", "", short="round"),
+    Column("round", "round", "number of the round, from 1", NUMBER, "", "", short="round", digits=0),
     _number("asked", "clients that were asked to train", CLIENTS),
     _count("joined", "clients that joined and whose updates count"),
     Column("joined/asked", "joined, % of those asked", "share that joined of those asked", PERCENT, averaged=""),

@@ -101,7 +101,7 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
     assert not (killed / "requirements.jsonl").exists(), "a deployed server does not know any requirement"
     record = Record(killed).config
     assert (record["settings"]["rounds"], record["settings"]["schedule-rounds"]) == (12, 10)
-    assert record["runtime"] == {"kind": "local", "data-dir": "", "device": "auto"}
+    assert record["runtime"] == {"kind": "local", "data-dir": "", "device": "auto", "transport": "grpc"}
 
 
 def test_a_killed_serverapp_ends_the_command_with_the_command_that_continues(marked: Marked, tmp_path: Path) -> None:
