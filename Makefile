@@ -135,14 +135,14 @@ sbom: setup
 	@echo "written: dist/sbom.cdx.json dist/sbom-image.cdx.json dist/sbom-vendored.cdx.json"
 
 # Pins every package's version and its files' hashes, for every platform, without addresses: all that there is; for the
-# image, what it needs, and what its runs' reports need; and what installs these. Versions stay unless asked:
+# image, what it needs; and what installs these. Versions stay unless asked:
 # ARGS="--upgrade-package torch", ARGS=--upgrade.
 PIN = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
   --no-annotate --quiet $(ARGS)
 requirements: setup
 	@echo "flwr==1.39.*" | $(PIN) pyproject.toml - --extra dev --group build --output-file requirements.txt
 	@echo "flwr==1.42.*" | $(PIN) pyproject.toml - --extra dev --group build --output-file requirements-newest.txt
-	@$(PIN) pyproject.toml --extra data --extra report --extra metrics --constraint requirements-newest.txt --output-file docker/requirements.txt
+	@$(PIN) pyproject.toml --extra data --extra metrics --constraint requirements-newest.txt --output-file docker/requirements.txt
 	@$(PIN) --group build --constraint requirements.txt --output-file docker/installer.txt
 
 clean:
