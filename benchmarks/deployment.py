@@ -44,8 +44,10 @@ def supernode(home: Path, number: int, address: str) -> Iterator[None]:
 def stock(words: str, rounds: int) -> Figures:
     """Run a federation whose clients are stock SuperNodes; at most 4 rounds."""
     from fedappeal.federation.superlink import SuperLink
+    from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
 
-    with TemporaryDirectory() as scratch, SuperLink(Path(scratch) / "superlink") as superlink, ExitStack() as nodes:
+    with TemporaryDirectory() as scratch, ExitStack() as nodes:
+        superlink = nodes.enter_context(SuperLink(Path(scratch) / "superlink", http=SUPERNODE_SPEAKS_HTTP))
         for number in range(CLIENTS):
             nodes.enter_context(supernode(Path(scratch) / f"node{number}", number, superlink.stock_address))
         return command(f"submit --superlink {superlink.control_address} --no-report {words}", min(rounds, 4))

@@ -80,7 +80,9 @@ class SuperLink:
 
     @property
     def stock_address(self) -> str:
-        """Where a stock SuperNode of the same Flower connects; empty: it speaks HTTP, which is not served."""
+        """Where a stock SuperNode of the same Flower connects."""
+        if SUPERNODE_SPEAKS_HTTP and not self._http:
+            raise SuperLinkError("stock SuperNodes of this Flower speak HTTP, which this SuperLink does not serve")
         return self.http_address if SUPERNODE_SPEAKS_HTTP else self.fleet_address
 
     @property

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.system.memory import memory_bytes
 
 FORMAT_KEY, FORMAT = "fedappeal-format", "2"
 CHECKSUM_KEY = "fedappeal-checksum"
@@ -156,11 +157,11 @@ def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _check_memory(path: Path) -> None:
-    """Check that a file fits into the machine's memory.
+    """Check that a file fits into the memory that there is.
 
     A file that takes a few KB on the disk may have holes of a terabyte.
     """
-    size, memory = path.stat().st_size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size, memory = path.stat().st_size, memory_bytes()
     if size > memory:
         raise ValueError(f"it needs {size // 10**6:,} MB in memory: this machine has {memory // 10**6:,}")
 

@@ -21,8 +21,11 @@ _STATUS = {
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
 """gRPC's codes as HTTP's; another one is an error of the SuperLink's."""
-_BUSY = "Concurrent RPC limit exceeded!"
-"""What gRPC says where a server has too many calls at one time, with the code of a message that is too large."""
+_DETAILS = {
+    "Concurrent RPC limit exceeded!": HTTPStatus.SERVICE_UNAVAILABLE,
+    "Exception deserializing request!": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+}
+"""What gRPC itself says under another code than is meant: of a busy server, and of a request that is too large."""
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", api.LARGEST_OBJECT),
@@ -94,6 +97,4 @@ class GrpcFleet(api.FleetApi):
 
 
 def _status(error: Any) -> HTTPStatus:
-    if error.details() == _BUSY:
-        return HTTPStatus.SERVICE_UNAVAILABLE
-    return _STATUS.get(error.code(), HTTPStatus.INTERNAL_SERVER_ERROR)
+    return _DETAILS.get(error.details()) or _STATUS.get(error.code(), HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -8,8 +8,8 @@ node says nothing afterwards is handed out once more. And a node that says that 
 SuperLink forget it while its objects are on their way: the ServerApp's push would fail, and with it the run.
 """
 
-import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -30,7 +30,9 @@ from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST
 from fedappeal.flower.superlink.spared_sql import spare_sql
+from fedappeal.flower.superlink.superlink_log import Seldom
 from fedappeal.system.clock import CLOCK
+from fedappeal.system.memory import memory_bytes
 
 MOST_OBJECTS = 20_000
 """Objects of one reply."""
@@ -38,14 +40,17 @@ LARGEST_ANNOUNCEMENT = 64 << 10
 """Bytes of a reply's metadata and of its error text."""
 AT_LEAST, TIMES = 8 << 20, 4
 """Bytes that a node's replies may take up at one time: a fixed number, and a multiple of its largest message."""
-MOST_STORED = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-"""Bytes of all nodes' replies together: half of this machine's memory."""
+MOST_STORED = memory_bytes() // 2
+"""Bytes of all nodes' replies together: half of the memory that there is."""
+RECOUNTED_EVERY = 1.0
+"""Seconds between two looks at all that is stored, once `MOST_STORED` is reached."""
 REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
 """Replies that a node may announce: a fixed number, and a number for each message that it was sent."""
 MOST_NODES = 20_000
 """Nodes that are remembered; one of whose replies something is stored is not forgotten."""
 _LOOKED_AT = 100
 _MOST_HANDED = 20_000
+_LOG = Seldom()
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 
@@ -74,6 +79,7 @@ class GuardedFleet(FleetServicer):
         self._nodes: dict[int, _Node] = {}
         self._handed: dict[int, PullMessagesResponse] = {}
         self._stored = 0
+        self._recounted = float("-inf")
         self._lock = threading.Lock()
         state = self.state_factory.state()
         spare_sql(state)
@@ -142,15 +148,18 @@ class GuardedFleet(FleetServicer):
         size, object_id = len(request.object_content), request.object_id
         with self._lock:
             node = self._node(request.node.node_id)
-            if not self._has_room(node, size):
+            if not self._has_room(node, size - node.stored.get(object_id, 0)):
                 return PushObjectResponse(stored=False)
-            node.stored[object_id] = size
-            self._stored += size
-        answer = super().PushObject(request, context)
-        if not answer.stored:
-            with self._lock:
-                node.stored.pop(object_id, None)
-        return answer
+            self._count(node, object_id, size)
+        stored = False
+        try:
+            answer = super().PushObject(request, context)
+            stored = answer.stored
+            return answer
+        finally:
+            with self._lock:  # Flower refuses an object that it has already: that one still takes up its bytes
+                there = size if stored else len(self.objectstore_factory.store().get(object_id) or b"")
+                self._count(node, object_id, there)
 
     def ConfirmMessageReceived(
         self, request: message_pb2.ConfirmMessageReceivedRequest, context: grpc.ServicerContext
@@ -193,10 +202,12 @@ class GuardedFleet(FleetServicer):
 
     def _has_room(self, node: _Node, size: int) -> bool:
         if self._stored + size > MOST_STORED:
-            for other in self._nodes.values():
-                self._forget_deleted(other)
-            self._stored = sum(sum(other.stored.values()) for other in self._nodes.values())
+            if time.monotonic() - self._recounted >= RECOUNTED_EVERY:
+                for other in self._nodes.values():
+                    self._forget_deleted(other)
+                self._recounted = time.monotonic()
             if self._stored + size > MOST_STORED:
+                _LOG.warn(f"replies are refused: those of all nodes may take up {MOST_STORED // 10**6:,} MB together")
                 return False
         if not (node.messages or node.largest):  # sent what it answers before this process began
             return True
@@ -207,7 +218,14 @@ class GuardedFleet(FleetServicer):
 
     def _forget_deleted(self, node: _Node) -> None:
         store = self.objectstore_factory.store()
-        node.stored = {object_id: size for object_id, size in node.stored.items() if object_id in store}
+        for object_id in [object_id for object_id in node.stored if object_id not in store]:
+            self._count(node, object_id, 0)
+
+    def _count(self, node: _Node, object_id: str, size: int) -> None:
+        """Note the bytes that an object of a node's takes up; 0: it is not stored. The lock is held."""
+        self._stored += size - node.stored.pop(object_id, 0)
+        if size:
+            node.stored[object_id] = size
 
     def _node(self, node_id: int) -> _Node:
         """Return what is known of a node, and forget one that was not heard of for longest. The lock is held."""
@@ -235,7 +253,7 @@ def guard_fleet_api(
 
     Args:
         serve_too: serves the same calls, and the same polls, by another transport beside gRPC.
-        doors: stand before the calls over gRPC.
+        doors: interceptors that run before Flower's.
     """
     polls, create = HeldPolls(), flower.generic_create_grpc_server
 

@@ -17,7 +17,7 @@ Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesRespons
 
 
 class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """Holds polls, and bounds requests; it has to be outermost of a server's interceptors.
+    """Outermost interceptor: holds polls and refuses oversized requests unparsed.
 
     Args:
         polls: holds them.

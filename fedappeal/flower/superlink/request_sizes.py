@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 SMALL_REQUEST = 64 << 10
-"""Bytes of a request, and of any by a key that is not known."""
+"""Most bytes of a request that carries no objects, and of any from an unknown key."""
 LARGEST_REQUEST = 24 << 20
 """Bytes of one that carries an object; Flower cuts an array into chunks of at most 20 MiB."""
 _LARGER: Mapping[str, int] = MappingProxyType({"PushObject": LARGEST_REQUEST, "PushMessages": 2 << 20})

@@ -8,9 +8,14 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedappeal.flower.messages import be_sender, error_reply
-from fedappeal.flower.node.fleet import NotConnected, ObjectTooLarge
+from fedappeal.flower.node.fleet import ObjectTooLarge
 from fedappeal.flower.superlink import guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import (
     AT_LEAST,
@@ -23,6 +28,7 @@ from fedappeal.flower.superlink.guarded_fleet import (
     guard_fleet_api,
 )
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQUEST
+from fedappeal.flower.superlink.superlink_log import Seldom
 from fedappeal.protocol import keys
 from tests.flower.conftest import Server, serve, serve_by
 from tests.hostile.forged import Forged, Upload, announce, forged, model, npy, reply
@@ -101,7 +107,7 @@ def test_a_request_above_the_largest_is_refused_before_it_is_read(bounded: Serve
 
 def test_a_request_without_objects_is_small(bounded: Server) -> None:
     fleet, node = bounded.node()
-    with pytest.raises((NotConnected, ObjectTooLarge)):
+    with pytest.raises(ObjectTooLarge):
         fleet.get_fab(node, 1, "x" * SMALL_REQUEST)
     assert fleet.heartbeat(node, 10.0), "it is served further"
 
@@ -114,8 +120,71 @@ def test_all_nodes_replies_together_are_bounded(bounded: Server, monkeypatch: py
     second.receive()
     assert set(second.announce(filled(4, first=100)).push().refused) == {"not stored"}
     bounded.states.objectstore_factory.store().clear()
+    monkeypatch.setattr(guarded_fleet, "RECOUNTED_EVERY", 0.0)
     second.receive()
     assert not second.announce(filled(4, first=200)).push().refused, "what is forgotten takes up nothing"
+
+
+def push(fleet: GuardedFleet, object_id: str, size: int) -> bool:
+    """Push an object as node 1."""
+    request = PushObjectRequest(node=Node(node_id=1), object_id=object_id, object_content=bytes(size))
+    return bool(fleet.PushObject(request, Mock()).stored)
+
+
+def test_a_full_store_is_looked_through_now_and_then_and_said_to_be_full(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[object] = []
+
+    class Store(dict[str, bytes]):
+        def __contains__(self, key: object) -> bool:
+            looks.append(key)
+            return super().__contains__(key)
+
+    monkeypatch.setattr(guarded_fleet, "MOST_STORED", 10)
+    monkeypatch.setattr(guarded_fleet, "RECOUNTED_EVERY", float("inf"))
+    monkeypatch.setattr(guarded_fleet, "_LOG", Seldom())
+    monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
+    monkeypatch.setattr(FleetServicer, "PushObject", lambda *_: PushObjectResponse(stored=True))
+    store = Store(a=b"")
+    fleet = limited(store)
+    fleet._recounted = 0.0
+    assert push(fleet, "a", 10)
+    assert not any(push(fleet, "b", 1) for _ in range(3))
+    assert not looks, "it is not time yet"
+    assert [record.getMessage() for record in caplog.records] == [
+        "replies are refused: those of all nodes may take up 0 MB together"
+    ]
+    monkeypatch.setattr(guarded_fleet, "RECOUNTED_EVERY", 0.0)
+    assert not push(fleet, "b", 1)
+    assert looks == ["a"]
+    store.clear()
+    assert push(fleet, "b", 1)
+
+
+def test_what_flower_does_not_store_takes_up_nothing_and_what_it_has_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store: dict[str, bytes] = {}
+    fleet = limited(store)
+
+    def stores(_: object, request: PushObjectRequest, __: object) -> PushObjectResponse:
+        if request.object_id == "of a run that has ended":
+            raise FlowerError(ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED, "")
+        stored = request.object_id != "made up" and request.object_id not in store  # as Flower: one is stored once
+        if stored:
+            store[request.object_id] = request.object_content
+        return PushObjectResponse(stored=stored)
+
+    monkeypatch.setattr(FleetServicer, "PushObject", stores)
+    assert not push(fleet, "made up", 5)
+    with pytest.raises(FlowerError):
+        push(fleet, "of a run that has ended", 5)
+    assert fleet._stored == 0
+    assert push(fleet, "a", 5)
+    assert not push(fleet, "a", 5)
+    assert fleet._stored == 5
+    assert fleet._nodes[1].stored == {"a": 5}
 
 
 @pytest.mark.parametrize("sent_mib", [0, 2])

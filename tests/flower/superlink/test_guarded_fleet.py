@@ -64,11 +64,12 @@ def test_polls_are_held_before_all_and_calls_are_guarded_behind_all(
     monkeypatch.setattr(flower, "generic_create_grpc_server", lambda *, interceptors, **_: made.append(interceptors))
     for name in ("FleetServicer", "GRPC_MAX_MESSAGE_LENGTH"):
         monkeypatch.setattr(flower, name, getattr(flower, name))  # put back after the test
-    guard_fleet_api()
+    door = Mock()
+    guard_fleet_api(doors=[door])
     flower.generic_create_grpc_server(interceptors=before)
     ((outermost, *rest),) = made
     assert isinstance(outermost, GrpcPolls)
-    assert rest == (before or [])
+    assert rest == [door, *(before or [])], "and the doors are asked before Flower's"
     assert flower.GRPC_MAX_MESSAGE_LENGTH == LARGEST_REQUEST
     run = inspect.getsource(flower._run_fleet_api_grpc_rere)
     assert "fleet_servicer = FleetServicer(" in run

@@ -1,0 +1,17 @@
+"""How much memory there is."""
+
+import os
+from pathlib import Path
+
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""A container's own limit in bytes, or ``max`` (cgroup v2); the host itself has no such file."""
+
+
+def memory_bytes() -> int:
+    """Return the bytes of this machine's memory, or of the container's where that may use less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = CONTAINER_LIMIT.read_text().strip()
+    except OSError:
+        return physical
+    return min(physical, int(limit)) if limit.isdecimal() else physical
