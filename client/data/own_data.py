@@ -19,6 +19,7 @@ from client.data.image_folder import class_folders, read_images
 from client.data.own_function import find_function, load_by_function
 from client.data.raw import LabelReader, Raw, any_shape, check_shape, labels_in, read_npz, scaled, with_channel
 from client.data.tables import check_table, names_of, read_table
+from fedappeal.core.faults import reason
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
@@ -152,10 +153,12 @@ def named(data: str) -> Iterator[None]:
     """Say of everything that is wrong with the data which data that is, as an `OwnDataError`."""
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as error:  # a function of the owner's returns anything; its text is not the server's to read
-        reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, OSError | ValueError) else reason(error)
         problem = error.problem if isinstance(error, Unfit) else DataProblem.UNREADABLE
-        text = f"data = '{data}' is not allowed: {reason}"
+        text = f"data = '{data}' is not allowed: {said}"
         raise OwnDataError(problem, printable(" ".join(text.split()), _LONGEST)) from error
 
 

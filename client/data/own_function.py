@@ -14,6 +14,7 @@ from torch import Tensor
 
 from client.data.columns import Unfit
 from client.data.raw import check_classes, scaled
+from fedappeal.core.faults import reason
 from fedappeal.core.plugins import Registry
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
@@ -36,7 +37,7 @@ def find_function(name: str) -> Callable[[Task], object]:
         function = _FUNCTIONS.find(name)
     except ConfigError as error:
         raise Unfit(DataProblem.UNREADABLE, str(error).removeprefix(f"data = '{name}' ")) from error
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # of a class that is no Exception: it must not end the client
         raise Unfit(DataProblem.UNREADABLE, f"its import ended the program ({error})") from None
@@ -57,7 +58,7 @@ def load_by_function(task: Task, name: str) -> Split | ClientData:
     try:
         loaded: Any = load(task)
     except BaseException as error:  # the owner's code may raise anything: it must not end the client
-        raise Unfit(DataProblem.UNREADABLE, f"it failed: {type(error).__name__}: {error}") from error
+        raise Unfit(DataProblem.UNREADABLE, f"it failed: {reason(error)}") from error
     if isinstance(loaded, ClientData):
         return ClientData(_checked(task, loaded.train), _checked(task, loaded.test))
     if _is_pair(loaded) and all(isinstance(part, Split) or _is_pair(part) for part in loaded):

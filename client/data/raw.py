@@ -12,6 +12,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from client.data.columns import Unfit, shown
+from fedappeal.core.faults import reason
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import check_size
 from fedappeal.tasks.task import Structure, Task
@@ -37,8 +38,10 @@ def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
         return task.inputs(raw)
     except ValueError as error:
         raise Unfit(problem, str(error)) from None
+    except MemoryError:
+        raise
     except Exception as error:  # a task of one's own, which may fail in any way
-        raise Unfit(problem, f"its inputs failed: {type(error).__name__}: {error}") from error
+        raise Unfit(problem, f"its inputs failed: {reason(error)}") from error
 
 
 def check_shape(held: tuple[int, ...], shape: tuple[int, ...]) -> None:

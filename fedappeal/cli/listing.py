@@ -5,6 +5,7 @@ All of it is read off the classes; those that come with fedappeal load neither t
 
 import inspect
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Literal, get_args, get_origin
 
 import tomli_w
@@ -101,8 +102,9 @@ def plugins_of(name: str) -> list[tuple[str, Any]]:
         if not kinds and (_is(plugin, MODELS.base_class) or isinstance(plugin, MODELS.base_class)):  # loads torch
             kinds = [MODELS.kind]
         if not kinds and callable(plugin) and not isinstance(plugin, type):  # a task takes (settings, data_dir)
-            makes_model = inspect.signature(plugin).parameters.keys() <= {"input_shape", "num_classes"}
-            kinds = [MODELS.kind if makes_model else TASKS.kind]
+            with suppress(ValueError):  # a built-in function without a signature makes neither
+                makes_model = inspect.signature(plugin).parameters.keys() <= {"input_shape", "num_classes"}
+                kinds = [MODELS.kind if makes_model else TASKS.kind]
         if not kinds:
             bases = ", ".join(registry.base_name for registry in registries)
             raise ConfigError(f"name = '{name}' is not allowed: it is no subclass of {bases}")

@@ -16,6 +16,7 @@ _NOT_THE_AUTHORS = frozenset(
     ("fedappeal", "client", "server", "strategies", "torch", "numpy", "flwr", "pydantic", "greenlet", "transformers")
 ) | set(sys.stdlib_module_names)
 """Top-level packages in which a plug-in's error may surface without being theirs."""
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
 
 
 def reason(error: BaseException) -> str:
@@ -28,15 +29,24 @@ def place(error: BaseException) -> str:
     """Return `` (FILE:LINE)`` of the innermost frame of the author's code; empty: none, or a refusal in words."""
     if isinstance(error, ConfigError):
         return ""
-    frames = [
+    frames = _frames(error)
+    theirs = [frame for frame in frames if _INSTALLED not in frame[0]] or frames
+    return f" ({near(theirs[-1][0])}:{theirs[-1][1]})" if theirs else ""
+
+
+def is_authors(error: BaseException) -> bool:
+    """Whether an error came through code that is neither fedappeal's nor an installed package's."""
+    return any(_INSTALLED not in file for file, _ in _frames(error))
+
+
+def _frames(error: BaseException) -> list[tuple[str, int]]:
+    """Return file and line of each frame that may be the author's, the innermost last."""
+    return [
         (frame.f_code.co_filename, line)
         for cause in _causes(error)
         for frame, line in walk_tb(cause.__traceback__)
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_AUTHORS
     ]
-    installed = f"{os.sep}site-packages{os.sep}"
-    theirs = [frame for frame in frames if installed not in frame[0]] or frames
-    return f" ({near(theirs[-1][0])}:{theirs[-1][1]})" if theirs else ""
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -82,8 +92,8 @@ def check_class(plugin: type[Plugin]) -> None:
             raise ConfigError(f"{whose}: setting '{key}' has no default{place_of(plugin)}")
 
 
-def checked_made(plugin: type[Plugin], make: Callable[[], T]) -> T:
-    """Return a new object of a plug-in of another's, made as a run makes it.
+def checked_made(plugin: type[Plugin], make: Callable[[], T], setting: str = "") -> T:
+    """Return a new object of a plug-in of another's, made as a run makes it; ``setting``: what names it.
 
     Raises:
         ConfigError: one line: `__init__` fails, or does not call that of its base.
@@ -93,10 +103,10 @@ def checked_made(plugin: type[Plugin], make: Callable[[], T]) -> T:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"plug-in {plugin.__name__} cannot be made: {reason(error)}; its __init__ takes what its base's takes, "
-            f"and passes it on{place_of(plugin, '__init__')}"
-        ) from error
+        line = f"{setting or f'plug-in {plugin.__name__}'} cannot be made: {reason(error)}"
+        if isinstance(error, TypeError):
+            line += f"; its __init__ takes what its base's takes, and passes it on{place_of(plugin, '__init__')}"
+        raise ConfigError(placed(line, plugin, "__init__")) from error
     if not hasattr(made, "settings"):
         raise ConfigError(
             f"plug-in {plugin.__name__}: __init__ does not call super().__init__ with what it is given"

@@ -5,7 +5,6 @@ taken up again from its checkpoint, and with one array a layer, side by side whe
 """
 
 import logging
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -130,7 +129,7 @@ class DryRun:
         yield from whole.lines
         if whole.lines:
             return
-        if self._trains() and alike(whole.model, initial_arrays(self.task, self.config.seed)):
+        if self._trains() and not whole.kept and alike(whole.model, initial_arrays(self.task, self.config.seed)):
             yield self._placed(f"the model is still the initial one after {ROUNDS} rounds that all clients joined")
             return
         resumed = self.outcome(broken=True)
@@ -167,11 +166,9 @@ class DryRun:
                     yield self._placed(f"{said}, {way}: the model differs by more than 1e-6")
 
     def _trains(self) -> bool:
-        """Whether the author's strategy or local rule has to change the model: all join, and nothing keeps it."""
+        """Whether the author's strategy or local rule should change the model: all join."""
         run = chosen(self.config)
-        may_keep = hasattr(sys.modules[run.strategy.__module__], "KEEP_MODEL")  # gathers over rounds, for example
-        own = not is_ours(run.rule) if is_ours(run.strategy) else not may_keep
-        return own and self.policy == "always"
+        return self.policy == "always" and not (is_ours(run.strategy) and is_ours(run.rule))
 
     def _differing(self, whole: Arrays) -> str:
         """Return why a run that is taken up from a checkpoint ends in another model."""
@@ -218,7 +215,8 @@ class DryRun:
                     lines.append(self._placed(f"strategy {run.strategy.name}: the new model holds NaN or inf"))
             if not lines and self.policy == "always" and not any(record.count("joined") for record in records):
                 lines.append(self._placed("no client joined, though all wanted to"))
-            return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0])
+            kept = any(record.kept for record in records)
+            return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], kept)
 
     def _placed(self, line: str) -> str:
         """Return a line with where the author may look for what it says, unless it says that itself."""
@@ -230,10 +228,17 @@ class DryRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one dry run left: the last model by name, or a line for each thing that is wrong."""
+    """What one dry run left.
+
+    Attributes:
+        lines: one for each thing that is wrong.
+        model: the last model by name, where nothing is wrong.
+        kept: whether the strategy kept the model in a round; one that gathers over rounds does, for example.
+    """
 
     lines: list[str]
     model: Arrays
+    kept: bool = False
 
 
 class _BrokenOff(Exception):

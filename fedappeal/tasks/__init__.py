@@ -97,7 +97,7 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
     make = partial(build, settings, data_dir)
     if isinstance(build, type) and issubclass(build, Task):
         check_class(build)
-        return cast(Task, make() if is_ours(build) else checked_made(build, make))
+        return cast(Task, make() if is_ours(build) else checked_made(build, make, f"task = {name!r}"))
     try:
         task = make()
     except ConfigError:

@@ -1,13 +1,14 @@
 """The check that a task's model, data, loss and metrics fit: one step on client 0's first examples."""
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedappeal.core.faults import reason
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.examples import Split, described
+from fedappeal.tasks.examples import Split, described, tensors_of
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.task import Task
 
@@ -40,11 +41,18 @@ def check_fit(task: Task, seed: int) -> None:
             _check_loss(loss)
             doing = "the gradient"
             loss.backward()  # type: ignore[no-untyped-call]
-            doing = "calling the model with one example"
-            if (form := _form(task.forward(model.eval(), batch.take(slice(0, 1)).x))) != _form(outputs):
-                raise ConfigError(f"model is not allowed: called with one example, its outputs are {form} ({forms})")
+            with torch.no_grad():
+                doing = "calling the model in eval mode"
+                outputs = task.forward(model.eval(), batch.x)
+                doing = "calling the model with one example"
+                one = task.forward(model, batch.take(slice(0, 1)).x)
+            if _dimensions(one, 1) != _dimensions(outputs, len(batch)):
+                raise ConfigError(
+                    f"model is not allowed: in eval mode its outputs are {_form(one)} with one example, and "
+                    f"{_form(outputs)} with {len(batch)} (x is {described(batch.x)} an example)"
+                )
             doing = "the metrics"
-            _check_metrics(task, model, batch)
+            _check_metrics(task, outputs, batch)
     except ConfigError:
         raise
     except Exception as error:
@@ -62,9 +70,9 @@ def _check_loss(loss: object) -> None:
         raise ConfigError(f"loss is not allowed: of the initial model it is {float(loss.detach())}")
 
 
-def _check_metrics(task: Task, model: torch.nn.Module, batch: Split) -> None:
+def _check_metrics(task: Task, outputs: Any, batch: Split) -> None:
     with torch.no_grad():
-        found = task.metrics(task.forward(model, batch.x), batch.y)
+        found = task.metrics(outputs, batch.y)
     for name in (task.metric.name, *task.other_metrics):
         if name not in found:
             raise ConfigError(f"metrics is not allowed: '{name}' is not among what it returns ({', '.join(found)})")
@@ -76,6 +84,12 @@ def _check_classes(task: Task, outputs: object) -> None:
         raise ConfigError(
             f"model is not allowed: it has {outputs.shape[1]} outputs, the labels are 0 to {classes - 1}"
         )
+
+
+def _dimensions(outputs: Any, examples: int) -> list[tuple[str, int, bool]]:
+    """Return each tensor's path and number of dimensions, and of a lone one whether it has a row an example."""
+    tensors = [(path, tensor) for path, tensor in tensors_of(outputs) if isinstance(tensor, Tensor)]
+    return [(path, tensor.ndim, bool(path) or tensor.shape[:1] == (examples,)) for path, tensor in tensors]
 
 
 def _form(outputs: object) -> str:

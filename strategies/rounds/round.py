@@ -54,6 +54,7 @@ class RoundRecord:
         bytes_up: bytes of the replies' contents; ``bytes_down``: of the instructions'.
         seconds: wall time.
         mandatory: whether clients were asked not to opt out.
+        kept: whether the strategy itself said that the model stays.
     """
 
     server_round: int
@@ -68,6 +69,7 @@ class RoundRecord:
     bytes_down: int = 0
     seconds: float = 0.0
     mandatory: bool = False
+    kept: bool = False
 
     def count(self, decision: str) -> int:
         """Number of clients with that decision."""

@@ -197,6 +197,10 @@ class RoundSteps(Algorithm):
         from flwr.app import ArrayRecord
 
         model: object = self.finish(round)
+        stays = model is KEEP_MODEL or model is round.model
+        # The methods that all inherit keep the model where nothing has a weight, which no author decided.
+        inherited = type(self).finish is Algorithm.finish and type(self).update is Algorithm.update
+        round.record.kept = stays and not inherited
         if model is KEEP_MODEL:
             return None
         if isinstance(model, ArrayRecord) and (wrong := _differs(model, round.model)) is None:

@@ -108,6 +108,7 @@ def test_a_tracker_has_no_dry_run() -> None:
     [
         ("maxfk", r"name = 'maxfk' is not allowed: no plug-in is called so; did you mean 'maxfl'\?"),
         ("qqqq", r"name = 'qqqq' is not allowed: no plug-in is called so; `fedappeal list` shows all"),
+        ("builtins:max", "name = 'builtins:max' is not allowed: it is no subclass of strategies"),
         ("nowhere:X", "name = 'nowhere:X' cannot be imported: ModuleNotFoundError"),
         (
             "pathlib:Path",

@@ -6,7 +6,9 @@ import textwrap
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pandas
 import pytest
 from flwr.app import ArrayRecord
 
@@ -21,8 +23,10 @@ from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.launch.onlookers import RunEnded
 from fedappeal.runs.launch.superlink import Submission
 from fedappeal.runs.plan import deployed_plan, swept_plans
-from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.options import Simulation
+from fedappeal.tasks import load_task
+from fedappeal.tasks.fit import check_fit
 from server.build import chosen
 from server.recorder import Recorder
 from strategies.rounds.exchange.members import Member
@@ -316,7 +320,7 @@ MISTAKES = {
             def forward(self, x):  # HERE
                 return self.layer(x.flatten(1)).squeeze()
         """,
-        r"called with one example, its outputs are float32 \(\) \(.* outputs are float32 \(10,\)\)",
+        r"in eval mode its outputs are float32 \(\) with one example, and float32 \(10,\) with 8 \(x is ",
     ),
     "a model that is not called": (
         "X = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))",
@@ -423,6 +427,74 @@ def test_a_typical_mistake_is_found_before_round_1(
     assert not recwarn.list  # NumPy's, for example
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        """
+        class X(Gathering):
+            def due(self, round):
+                return round.number > 9
+        """,
+        """
+        class X(FedAvg):
+            def finish(self, round):
+                return round.model if round.number < 9 else super().finish(round)
+        """,
+    ],
+    ids=["inherited from another file", "the model that was sent"],
+)
+def test_a_strategy_may_keep_the_model_in_all_its_tiny_rounds(code: str, mine: Path) -> None:
+    base = mine.with_name(f"base_of_{mine.name}")
+    base.write_text(
+        "from strategies import FedAvg\n"
+        "from strategies.rounds import round as rounds\n\n\n"
+        "class Gathering(FedAvg):\n"
+        "    def finish(self, round):\n"
+        "        return super().finish(round) if self.due(round) else rounds.KEEP_MODEL\n"
+    )
+    write(mine, f"from {base.stem} import Gathering\n" + textwrap.dedent(code))
+    assert f"{mine.stem}:X" in check_own(f"{mine.stem}:X", {"clients": 4})
+
+
+def test_an_import_does_not_excuse_a_model_that_never_changes(mine: Path) -> None:
+    code = MISTAKES["no weight for any client"]
+    write(mine, "from strategies.rounds.round import KEEP_MODEL\n" + textwrap.dedent(code[0]))
+    with pytest.raises(ConfigError, match=code[1]):
+        check_own(f"{mine.stem}:X", {"clients": 4})
+
+
+def test_a_model_may_have_more_outputs_in_training(mine: Path) -> None:
+    code = """
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.auxiliary = torch.nn.Linear(64, 10), torch.nn.Linear(64, 10)
+        def forward(self, x):
+            outputs = self.layer(x.flatten(1))
+            return (outputs, self.auxiliary(x.flatten(1))) if self.training else outputs
+
+    class X(Digits):
+        def initial_model(self, seed):
+            torch.manual_seed(seed)
+            return Net()
+        def loss(self, outputs, y, reduction="mean"):
+            parts = outputs if isinstance(outputs, tuple) else (outputs,)
+            return sum(super(X, self).loss(part, y, reduction) for part in parts)
+    """
+    write(mine, "from fedappeal.tasks.datasets.digits import Digits\n" + textwrap.dedent(code))
+    check_fit(load_task(TaskSettings.parse({"task": f"{mine.stem}:X"})), 0)
+
+
+def test_an_internal_fault_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame of pandas is no author's."""
+    scope: dict[str, Any] = {"__name__": "fedappeal.simulation.engine", "pandas": pandas}
+    exec("def simulate_plan(*_, **more): pandas.DataFrame()['a']", scope)
+    (plan,) = swept_plans({"strategy": "fedavg", "clients": 2, "rounds": 2}, out=str(tmp_path / "out"))
+    monkeypatch.setattr("fedappeal.runs.launch.in_process.simulate_plan", scope["simulate_plan"])
+    with pytest.raises(KeyError):
+        InProcess(Simulation()).launch([plan], CommandOnlookers())
+
+
 def test_a_run_that_names_it_is_refused_before_it_has_a_folder(mine: Path, tmp_path: Path) -> None:
     write(mine, MISTAKES["a forgotten return"][0])
     plans = swept_plans(
@@ -484,7 +556,7 @@ def test_a_resumed_run_and_not_each_seed_of_a_sweep_is_tried(
     tried = list[int]()
     monkeypatch.setattr("fedappeal.runs.dry_round.check_plugins", lambda plan, _: tried.append(plan.config.seed))
     settings = {"strategy": f"{mine.stem}:X", "clients": 2, "rounds": 2}
-    plans = swept_plans(settings, ["seed=3..5", "local-steps=2,3"], str(tmp_path / "out"))
+    plans = swept_plans(settings, ["seed=3..5", "data-seed=1,2", "local-steps=2,3"], str(tmp_path / "out"))
     InProcess(Simulation()).check(plans)
     assert tried == [3, 3]
     check_learns_here(replace(plans[-1], resumes=True), "cpu")

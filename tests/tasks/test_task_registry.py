@@ -309,6 +309,19 @@ def test_the_data_seed_draws_people_and_the_runs_seed_the_model(task: str) -> No
     assert not torch.equal(next(first.parameters()), next(second.parameters()))
 
 
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        ("FileNotFoundError('no archive')", r"FileNotFoundError: no archive \(own_line_task.py:\d+\)$"),
+        ("TypeError('takes one')", r"TypeError: takes one \(.*:\d+\); its __init__ takes what its base's takes, "),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_named_as_the_setting(own: str, error: str, ends: str) -> None:
+    Path(f"{own}.py").write_text(f"{OWN}\nclass Far(Line):\n    def __init__(self, *given):\n        raise {error}\n")
+    with pytest.raises(ConfigError, match=f"^task = '{own}:Far' cannot be made: {ends}"):
+        load_task(settings(task=f"{own}:Far"))
+
+
 def test_the_data_seed_must_agree() -> None:
-    prints = [load_task(settings(**seeds)).fingerprint for seeds in ({}, {"data_seed": -1}, {"data_seed": 0})]
-    assert prints[0] == prints[1] != prints[2], "runs of earlier versions go on"
+    before, other = (load_task(settings(data_seed=seed)).fingerprint for seed in (-1, 0))
+    assert before == "0ca898bda2a0f630" != other, "runs of versions without a data seed go on"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedappeal.core.faults import place, reason
+from fedappeal.core.faults import is_authors, reason
 from fedappeal.record.folder import Usable, rounds_done
 from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
@@ -124,7 +124,7 @@ class InProcess:
         check_out(plans[0].path if len(plans) == 1 else plans[0].path.parent)
         tried = set[RunConfig]()
         for plan in plans:
-            settings = plan.config.model_copy(update={"seed": 0})
+            settings = plan.config.model_copy(update={"seed": 0, "data_seed": 0})
             check_learns_here(plan, simulation.device, settings not in tried)
             tried.add(settings)
         return replace(self, simulation=simulation, machine=machine)
@@ -206,7 +206,7 @@ def _resumable(plans: Sequence[RunPlan]) -> Any:
         line = f"interrupted; all finished rounds are kept; continue with: {again}"
         raise RunEnded(line, code=INTERRUPTED) from None
     except Exception as error:
-        if not place(error):  # else it is the code of a plug-in's author that failed
+        if not is_authors(error):
             raise
         raise RunEnded(reason(error)) from error
 
@@ -234,6 +234,6 @@ def _training(plan: RunPlan) -> tuple[object, ...]:
     """Return what decides how a run's clients train; the strategy comes first."""
     config, others = plan.config, {plugin.settings_name() for plugin in plan.plugins.plugins}
     of_task = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] not in others)
-    task = config.task_settings().model_copy(update={"seed": 0, "plugins": of_task})
+    task = config.task_settings().model_copy(update={"seed": 0, "data_seed": 0, "plugins": of_task})
     at_once = min(config.clients_per_round or config.clients, config.clients)
     return config.strategy, config.local_rule, task, config.batch_size, at_once

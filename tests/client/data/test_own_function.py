@@ -199,6 +199,31 @@ def test_a_function_that_is_not_there_or_fails(
         assert caught.value.problem.value == "unreadable"
 
 
+def test_an_interrupt_while_it_is_imported_ends_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_module(tmp_path, "interrupted", "raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        check_own_data("interrupted:load")
+
+
+def test_a_fault_of_the_tasks_own_code_says_where(returns: Callable[..., ClientData]) -> None:
+    class Faulty(Points):
+        def inputs(self, raw: Any) -> Any:
+            return raw.nowhere
+
+    with pytest.raises(OwnDataError, match=r"AttributeError: .*'nowhere' \(.*test_own_function.py:\d+\)$"):
+        returns((X, Y), Faulty)
+
+
+def test_too_little_memory_is_no_fault_of_the_data(returns: Callable[..., ClientData]) -> None:
+    class Large(Points):
+        def inputs(self, raw: Any) -> Any:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        returns((X, Y), Large)
+
+
 def test_it_is_called_with_the_task_and_found_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
