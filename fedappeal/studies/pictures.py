@@ -181,6 +181,7 @@ def over_rounds(
     scale = 100.0 if percent else 1.0
     ends = {label: max((int(run.lines[-1]["round"]) for run in runs), default=0) for label, runs in runs_of.items()}
     end = max(ends.values(), default=0)
+    measured = {number for runs in runs_of.values() for run in runs for number in recorded(run.lines, reading)}
     for label, runs in runs_of.items():
         place = order.index(label)
         style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
@@ -189,10 +190,14 @@ def over_rounds(
             axes.plot(rounds, scale * np.array(values), linewidth=0.5, alpha=0.35, **style)
             for marked in marks(run.lines):
                 axes.axvline(marked, linewidth=0.5, alpha=0.2, color=style["color"])
-        at, means = curve([replace(run, lines=continued(run.lines, end)) for run in runs], reading)
-        axes.plot(at, scale * np.array(means), label=label, linewidth=1.8, **style)
-        if ends[label] < end and ends[label] in at:
-            axes.plot(ends[label], scale * means[at.index(ends[label])], "o", color=style["color"], markersize=5)
+        # Between the rounds that evaluate, an ended run's model would be a mean of its own.
+        kept = dict(
+            zip(*curve([replace(run, lines=continued(run.lines, end)) for run in runs], reading), strict=True)
+        )
+        means = {number: scale * mean for number, mean in kept.items() if number in measured}
+        axes.plot(list(means), list(means.values()), label=label, linewidth=1.8, **style)
+        if ends[label] < end and ends[label] in means:
+            axes.plot(ends[label], means[ends[label]], "o", color=style["color"], markersize=5)
     axes.set(xlabel="round", ylabel=title)
     axes.grid(alpha=0.3)
 

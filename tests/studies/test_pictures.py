@@ -28,3 +28,16 @@ def test_a_run_that_has_ended_keeps_its_model_and_a_dot_marks_the_last_ones_end(
     assert sum(line.get_xdata()[0] == 2 for line in axes.lines) == 3, "a mark a run"
     (ends, goes_on) = (next(line for line in axes.lines if line.get_label() == name) for name in runs_of)
     assert ends.get_color() != goes_on.get_color()
+
+
+def test_a_mean_has_only_the_rounds_that_were_evaluated() -> None:
+    """An ended run keeps its model in rounds 3 and 4, too, of which the other run has evaluated only the fourth."""
+    pytest.importorskip("matplotlib")
+    axes = new_figure(4, 3).subplots()
+    every_second = RunResult(
+        Arm("a row"), 1, {}, [{"round": 2, "accuracy": 0.5}, {"round": 3}, {"round": 4, "accuracy": 0.1}], Path()
+    )
+    over_rounds(axes, ("accuracy", "accuracy %", True), {"a row": [run(0, [0.9, 0.9]), every_second]}, ("a row",))
+    [mean] = [line for line in axes.lines if line.get_label() == "a row"]
+    assert list(mean.get_xdata()) == [1, 2, 4]
+    assert list(mean.get_ydata()) == pytest.approx([90, 70, 50])
