@@ -14,8 +14,8 @@ from client.state import preferred
 from client.training.models import FLOAT32, arrays_of
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import ClientSide
-from fedappeal.core.faults import place_of
 from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.places import place_of
 from fedappeal.core.policy import Past, Situation
 from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol import keys

@@ -23,6 +23,9 @@ def _client_id(value: str) -> str:
     return value
 
 
+GRPC, HTTP = "grpc", "http"
+"""Protocols of the Fleet API."""
+
 Stripped = Annotated[str, StringConstraints(strip_whitespace=True)]
 NumberOrNone = Annotated[int, Field(ge=-1)]
 """A number from 0; -1: none."""

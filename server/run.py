@@ -10,8 +10,8 @@ from types import MappingProxyType
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from fedappeal.core.faults import place
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.places import place
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.metric import column

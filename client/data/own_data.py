@@ -19,7 +19,7 @@ from client.data.image_folder import class_folders, read_images
 from client.data.own_function import find_function, load_by_function
 from client.data.raw import LabelReader, Raw, any_shape, check_shape, labels_in, read_npz, scaled, with_channel
 from client.data.tables import check_table, names_of, read_table
-from fedappeal.core.faults import reason
+from fedappeal.core.places import reason
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
@@ -150,7 +150,7 @@ def _check_enough(settings: TaskSettings, examples: int) -> None:
 
 @contextmanager
 def named(data: str) -> Iterator[None]:
-    """Say of everything that is wrong with the data which data that is, as an `OwnDataError`."""
+    """Raise every error of the block as an `OwnDataError` that names the data; a MemoryError as it is."""
     try:
         yield
     except MemoryError:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from client.data.columns import Unfit
 from client.data.raw import check_classes, scaled
-from fedappeal.core.faults import reason
+from fedappeal.core.places import reason
 from fedappeal.core.plugins import Registry
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError

@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from client.data.columns import Unfit, shown
-from fedappeal.core.faults import reason
+from fedappeal.core.places import reason
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import check_size
 from fedappeal.tasks.task import Structure, Task

@@ -90,7 +90,7 @@ def examples_in(path: Path, card: ModelCard, task: Task | None = None, columns: 
             )
         else:
             examples = _arrays(path, card)
-    return Examples(_named(path, examples.batches), examples.unlabelled)
+    return Examples(_named_batches(path, examples.batches), examples.unlabelled)
 
 
 def _numbered(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Batch]:
@@ -101,7 +101,7 @@ def _numbered(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Ba
         first += count
 
 
-def _named(path: Path, batches: Iterator[Batch]) -> Iterator[Batch]:
+def _named_batches(path: Path, batches: Iterator[Batch]) -> Iterator[Batch]:
     with named(str(path)):
         yield from batches
 

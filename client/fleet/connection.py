@@ -25,9 +25,9 @@ from pathlib import Path
 from flwr.app import Message
 
 from client.fleet.activation import HEARTBEAT_INTERVAL, Identity, activate, clock_measured
-from client.fleet.probe import GRPC, HTTP, probe
+from client.fleet.probe import probe
 from client.fleet.traffic import Traffic
-from client.settings import Connection
+from client.settings import GRPC, HTTP, Connection
 from fedappeal.core.local_rule import Store
 from fedappeal.flower import bundle
 from fedappeal.flower.bundle import RunSettings

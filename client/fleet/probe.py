@@ -10,12 +10,11 @@ from pathlib import Path
 
 from cryptography import x509
 
-from client.settings import Connection
+from client.settings import GRPC, HTTP, Connection
 from fedappeal.flower.node.fleet import NotConnected
 from fedappeal.flower.node.fleet_grpc import GREETING, answers_greeting
 from fedappeal.flower.node.tls import ALPN, speaks_tls, split_address, trusting, unchecked
 
-GRPC, HTTP = "grpc", "http"
 _WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _WRONG_TIME = {9, 10}  # not yet valid, expired
 

@@ -52,15 +52,15 @@ def all_names() -> Iterator[str]:
 def summary(registry: Registry[Any], name: str) -> str:
     """Return what a plug-in says of itself in a line; of a local rule, how clients train in a simulation, too."""
     try:
-        found = registry.find(name)
+        plugin = registry.find(name)
     except ConfigError as error:  # an installed package that is broken must not hide the others
         return str(error)
-    return f"{_training(found)}: {_first_line(found)}" if _is(found, LocalRule) else _first_line(found)
+    return f"{_training(plugin)}: {_first_line(plugin)}" if _is(plugin, LocalRule) else _first_line(plugin)
 
 
-def _first_line(found: Any) -> str:
+def _first_line(plugin: Any) -> str:
     """Return what a plug-in says of itself; a task may be a function."""
-    line: str = found.summary_line() if _is(found, Plugin) else (inspect.getdoc(found) or "").partition("\n")[0]
+    line: str = plugin.summary_line() if _is(plugin, Plugin) else (inspect.getdoc(plugin) or "").partition("\n")[0]
     return line
 
 
@@ -80,13 +80,13 @@ def description(name: str) -> Iterator[str]:
     if name == "columns":
         yield from _in_columns([("column", "unit", "better", "averaged", "what it is"), *described()])
         return
-    for number, (kind, found) in enumerate(plugins_of(name)):
+    for number, (kind, plugin) in enumerate(plugins_of(name)):
         if number:
             yield ""
         yield f"{kind} {name}"
-        yield f"  {_first_line(found)}"
-        yield from _in_columns(_attributes(found))
-        yield from _settings(found)
+        yield f"  {_first_line(plugin)}"
+        yield from _in_columns(_attributes(plugin))
+        yield from _settings(plugin)
 
 
 def plugins_of(name: str) -> list[tuple[str, Any]]:
@@ -111,68 +111,71 @@ def plugins_of(name: str) -> list[tuple[str, Any]]:
         return [(kind, plugin) for kind in kinds]
     plugins = [(registry.kind, registry.find(name)) for registry in registries if name in registry.names()]
     if not plugins:
-        names = sorted({each for registry in registries for each in registry.names()})
+        names = sorted({name for registry in registries for name in registry.names()})
         hint = did_you_mean(name, names, "{}") or "`fedappeal list` shows all"
         raise ConfigError(f"name = '{name}' is not allowed: no plug-in is called so; {hint}")
     return plugins
 
 
-def _is(found: Any, base: type) -> bool:
-    return isinstance(found, type) and issubclass(found, base)
+def _is(plugin: Any, base: type) -> bool:
+    return isinstance(plugin, type) and issubclass(plugin, base)
 
 
-def _attributes(found: Any) -> list[tuple[str, str]]:
+def _attributes(plugin: Any) -> list[tuple[str, str]]:
     """Return a plug-in's attributes: what each is called, and its value."""
-    if _is(found, Algorithm):
-        return _of_strategy(found)
-    if _is(found, Policy):
+    if _is(plugin, Algorithm):
+        return _of_strategy(plugin)
+    if _is(plugin, Policy):
         return [
-            ("heeds mandatory rounds", _yes(found.mandatory)),
-            ("looks at the model", _yes(found.needs_loss)),
-            ("reads its own past", _yes(found.needs_history)),
-            ("may leave for good", _yes(found.can_leave)),
+            ("heeds mandatory rounds", _yes(plugin.mandatory)),
+            ("looks at the model", _yes(plugin.needs_loss)),
+            ("reads its own past", _yes(plugin.needs_history)),
+            ("may leave for good", _yes(plugin.can_leave)),
         ]
-    if _is(found, LocalRule):
+    if _is(plugin, LocalRule):
         return [
-            ("clients train", _training(found)),
-            ("applies momentum", _yes(found.knows_momentum)),
-            ("applies weight decay", _yes(found.knows_weight_decay)),
-            ("sends one trained model", _yes(found.sends_model)),
+            ("clients train", _training(plugin)),
+            ("applies momentum", _yes(plugin.knows_momentum)),
+            ("applies weight decay", _yes(plugin.knows_weight_decay)),
+            ("sends one trained model", _yes(plugin.sends_model)),
         ]
-    if _is(found, RequirementKind):
-        return [("rho_k is", f"a{'n' * (found.of[0] in 'aeiou')} {found.of}"), ("trains alone", _yes(found.trains))]
-    if _is(found, Task):
-        shape = getattr(found, "input_shape", None)
-        classes = getattr(found, "num_classes", None)
+    if _is(plugin, RequirementKind):
+        return [
+            ("rho_k is", f"a{'n' * (plugin.of[0] in 'aeiou')} {plugin.of}"),
+            ("trains alone", _yes(plugin.trains)),
+        ]
+    if _is(plugin, Task):
+        shape = getattr(plugin, "input_shape", None)
+        classes = getattr(plugin, "num_classes", None)
         return [
             ("an example", "x".join(map(str, shape)) if shape else "by the settings"),
             ("labels", str(classes or "by the settings")),
-            ("partition = auto is", found.auto_partition),
+            ("partition = auto is", plugin.auto_partition),
             (
                 "primary metric",
-                f"{found.metric.name}, {'higher' if found.metric.higher_is_better else 'lower'} is better",
+                f"{plugin.metric.name}, {'higher' if plugin.metric.higher_is_better else 'lower'} is better",
             ),
-            ("share = auto is", found.share),
-            ("model = auto is", getattr(found, "default_model", "the task's own")),
+            ("share = auto is", plugin.share),
+            ("model = auto is", getattr(plugin, "default_model", "the task's own")),
         ]
     return []
 
 
-def _of_strategy(found: type[Algorithm]) -> list[tuple[str, str]]:
-    rule = found.LocalRule
+def _of_strategy(plugin: type[Algorithm]) -> list[tuple[str, str]]:
+    rule = plugin.LocalRule
     return [
-        ("policy of its paper", found.policy),
+        ("policy of its paper", plugin.policy),
         ("local rule", f"its own, {rule.name} ({_training(rule)})" if rule else "sgd, or any (--local-rule)"),
-        ("needs the clients' losses", _yes(found.needs_losses)),
-        ("needs the clients' weights", _yes(found.needs_weight)),
-        ("needs the appeal bits", _yes(found.needs_appeal)),
-        ("surveys training examples", _yes(found.surveys)),
-        ("needs a loss as rho_k", _yes(found.compares_losses)),
-        ("loss-mode", " | ".join(found.loss_modes)),
-        ("asks all clients each round", _yes(found.needs_everybody)),
-        ("replaces clients that sit out", _yes(found.asks_on)),
-        ("may refuse an update", _yes(found.may_refuse)),
-        ("needs of the replies", "sums alone" if found.only_sums else "each reply"),
+        ("needs the clients' losses", _yes(plugin.needs_losses)),
+        ("needs the clients' weights", _yes(plugin.needs_weight)),
+        ("needs the appeal bits", _yes(plugin.needs_appeal)),
+        ("surveys training examples", _yes(plugin.surveys)),
+        ("needs a loss as rho_k", _yes(plugin.compares_losses)),
+        ("loss-mode", " | ".join(plugin.loss_modes)),
+        ("asks all clients each round", _yes(plugin.needs_everybody)),
+        ("replaces clients that sit out", _yes(plugin.asks_on)),
+        ("may refuse an update", _yes(plugin.may_refuse)),
+        ("needs of the replies", "sums alone" if plugin.only_sums else "each reply"),
     ]
 
 
@@ -180,15 +183,15 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _settings(found: Any) -> Iterator[str]:
+def _settings(plugin: Any) -> Iterator[str]:
     """Yield a line a setting: its full key, its default and what it is."""
-    if not _is(found, Plugin) or not found.Settings.keys():
+    if not _is(plugin, Plugin) or not plugin.Settings.keys():
         yield "  no settings of its own"
         return
-    name = found.settings_name()
+    name = plugin.settings_name()
     yield f"  settings (--set {name}.KEY=VALUE)"
     rows = []
-    for key, field in found.Settings.by_key().items():
+    for key, field in plugin.Settings.by_key().items():
         default = "required" if field.is_required() else default_of(field.default)
         allowed = f" ({choices(field.annotation)})" if choices(field.annotation) else ""
         rows.append((f"  {name}.{key}", default, f"{field.description or ''}{allowed}"))

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ConfigDict
 
+from fedappeal.core.places import reason
 from fedappeal.settings.config import ConfigError, Settings
 from fedappeal.settings.model import did_you_mean
 
@@ -233,8 +234,6 @@ class Registry(Generic[P]):
                 if isinstance(plugin, ModuleType):  # else a module that is allowed leads to all that it imports
                     raise TypeError(f"'{step}' is a module of its own: write it before the colon")
         except (Exception, SystemExit) as error:
-            from fedappeal.core.faults import reason  # which knows plug-ins
-
             hint = did_you_mean(str(error.name), dir(error.obj), " ({})") if isinstance(error, AttributeError) else ""
             raise ConfigError(f"{self.kind} = '{name}' cannot be imported: {reason(error)}{hint}") from error
         return plugin

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedappeal.core.faults import placed, reason
+from fedappeal.core.places import placed, reason
 from fedappeal.core.plugins import is_ours
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.folder import RunFolder

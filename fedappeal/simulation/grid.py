@@ -14,7 +14,7 @@ from client.app import client_app
 from client.data.cache import Cache
 from client.participant import Participant
 from client.roster import Participants
-from fedappeal.core.faults import place
+from fedappeal.core.places import place
 from fedappeal.flower.grid.grid import Run
 from fedappeal.flower.messages import be_sender, error_reply, set_message_id
 from fedappeal.settings.config import Scalar

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from fedappeal.core.faults import reason
+from fedappeal.core.places import reason
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.workers.cluster import RayOptions, check_ray, ray_cluster

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from fedappeal.core.faults import check_class, checked_made, placed, reason
+from fedappeal.core.faults import check_class, checked_made
+from fedappeal.core.places import placed, reason
 from fedappeal.core.plugins import ALL, Allowed, Registry, is_ours
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedappeal.core.faults import reason
+from fedappeal.core.places import reason
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Split, described, tensors_of
 from fedappeal.tasks.models import seeded

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedappeal.core.faults import reason
+from fedappeal.core.places import reason
 from fedappeal.protocol.draws import TORCH_GENERATOR, draw_seed
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import did_you_mean

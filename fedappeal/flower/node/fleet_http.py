@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +62,7 @@ class HttpFleet(api.FleetApi):
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: dict[http.client.HTTPConnection, tuple[socket.socket | None, float]] = {}
+        self._polls: dict[Future[Any], http.client.HTTPConnection] = {}
         self._closed = threading.Event()
         self._threads = ThreadPoolExecutor(api.SIDE_BY_SIDE + 1, "fleet")
         threading.Thread(target=self._end_late, name="late calls", daemon=True).start()
@@ -85,12 +86,15 @@ class HttpFleet(api.FleetApi):
     def _begin(self, method: str, request: Any, hold: float = 0.0) -> Any:
         if not hold:
             return self._threads.submit(self._exchange, method, request, self._sign(), api.OBJECT_TIMEOUT)
-        self._held_on = self._take()
-        return self._threads.submit(self._exchange, method, request, self._sign(hold), api.TIMEOUT, self._held_on)
+        connection = self._take()
+        call = self._threads.submit(self._exchange, method, request, self._sign(hold), api.TIMEOUT, connection)
+        self._polls[call] = connection
+        return call
 
     def _give_up(self, call: Any) -> None:
+        connection = self._polls.pop(call)
         if not call.done():
-            self._hang_up(self._held_on)
+            self._hang_up(connection)
 
     def _exchange(
         self,
@@ -156,9 +160,8 @@ class HttpFleet(api.FleetApi):
 
     def _hang_up(self, connection: http.client.HTTPConnection) -> None:
         """End a connection, and what waits for its answer in another thread."""
-        opened, _ = self._busy.get(
-            connection, (connection.sock, 0.0)
-        )  # http.client may let go of it before its answer is read
+        # http.client may let go of a socket before its answer is read.
+        opened, _ = self._busy.get(connection, (connection.sock, 0.0))
         if opened is not None:
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)

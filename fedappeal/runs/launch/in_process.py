@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedappeal.core.faults import is_authors, reason
+from fedappeal.core.places import is_authors, reason
 from fedappeal.record.folder import Usable, rounds_done
 from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
@@ -19,6 +19,9 @@ from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parall
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
 from fedappeal.system.process_end import end_as_interrupt
+
+_ANY_SEED = {"seed": 0, "data_seed": 0}
+"""Runs that differ in their seeds alone are checked once, and train alike."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class InProcess:
         check_out(plans[0].path if len(plans) == 1 else plans[0].path.parent)
         tried = set[RunConfig]()
         for plan in plans:
-            settings = plan.config.model_copy(update={"seed": 0, "data_seed": 0})
+            settings = plan.config.model_copy(update=_ANY_SEED)
             check_learns_here(plan, simulation.device, settings not in tried)
             tried.add(settings)
         return replace(self, simulation=simulation, machine=machine)
@@ -234,6 +237,6 @@ def _training(plan: RunPlan) -> tuple[object, ...]:
     """Return what decides how a run's clients train; the strategy comes first."""
     config, others = plan.config, {plugin.settings_name() for plugin in plan.plugins.plugins}
     of_task = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] not in others)
-    task = config.task_settings().model_copy(update={"seed": 0, "data_seed": 0, "plugins": of_task})
+    task = config.task_settings().model_copy(update={**_ANY_SEED, "plugins": of_task})
     at_once = min(config.clients_per_round or config.clients, config.clients)
     return config.strategy, config.local_rule, task, config.batch_size, at_once

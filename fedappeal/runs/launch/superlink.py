@@ -6,6 +6,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from client.settings import GRPC, HTTP
 from fedappeal.federation.address import check_control_address, check_port, read_root_certificates
 from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink, run_status, submit
@@ -43,7 +44,7 @@ class LocalProcesses:
 
     port: int = 0
     device: str = "auto"
-    transport: str = "grpc"
+    transport: str = GRPC
 
     def check(self, plan: RunPlan) -> None:
         """Check all that can be wrong before a process is started.
@@ -53,8 +54,8 @@ class LocalProcesses:
         """
         check_bounded(plan.plugins)
         check_port(self.port)
-        if self.transport not in ("grpc", "http"):  # a run's folder may say anything
-            raise ConfigError(f"transport = {self.transport!r} is not allowed: grpc, http")
+        if self.transport not in (GRPC, HTTP):  # a run's folder may say anything
+            raise ConfigError(f"transport = {self.transport!r} is not allowed: {GRPC}, {HTTP}")
         check_guarded()
         check_trains_here(plan, self.device)
 
@@ -108,7 +109,7 @@ class LocalProcesses:
         """
         environment = {DATA_DIR: str(Path(plan.data_dir or DEFAULT_DATA_DIR).absolute())}
         superlink = SuperLink(
-            plan.path / "logs", fleet_port=self.port, environment=environment, http=self.transport == "http"
+            plan.path / "logs", fleet_port=self.port, environment=environment, http=self.transport == HTTP
         )
         clients = ClientProcesses(plan, self.device)
         # The folder was made before: the ServerApp opens it, and continues from a checkpoint.

@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.fleet.probe import GRPC, HTTP, probe
-from client.settings import Connection
+from client.fleet.probe import probe
+from client.settings import GRPC, HTTP, Connection
 from fedappeal.flower.node.fleet import NotConnected
 from tests.client import certificates
 from tests.client.certificates import TLS
