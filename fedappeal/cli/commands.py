@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from fedappeal.cli.client import client_app
-from fedappeal.cli.federation import RootCertificates, SuperLinkAddress, certs, federation_app, key
+from fedappeal.cli.federation import certs, federation_app, key
 from fedappeal.cli.option_groups import (
     AllowedPackages,
     AnyPage,
     BenchOptions,
     CompareOptions,
+    ControlOptions,
     LogFormat,
     MachineOptions,
     PageOptions,
@@ -21,6 +22,7 @@ from fedappeal.cli.option_groups import (
     ResidentOptions,
     ResumeOptions,
     Transport,
+    WatchedOptions,
     WatchOptions,
 )
 from fedappeal.cli.options import with_groups, with_run_options
@@ -107,11 +109,19 @@ def superlink(
     resident: ResidentOptions,
 ) -> None:
     """Start a long-running SuperLink (options: of `flower-superlink`); its Control port is this user's alone."""
+    import shlex
+
+    from rich.console import Console
+
+    from fedappeal.views.terminal.shown import complain, say
+
+    if not {"-h", "--help"}.intersection(context.args):
+        options = shlex.join(context.args) or "Flower's default options"
+        say(Console(highlight=False), f"starting the SuperLink with {options}; its log follows")
     from fedappeal.cli.page import resident_page
     from fedappeal.federation.own_superlink import NOT_GUARDED, run_own_superlink
     from fedappeal.system.json_log import LOG_FORMAT, TEXT
     from fedappeal.system.socket_owner import NotTold, is_told
-    from fedappeal.views.terminal.shown import complain
 
     if log_format != TEXT:
         os.environ[LOG_FORMAT] = log_format
@@ -147,8 +157,7 @@ def resume(
 def submit(
     *,
     settings: dict[str, Any],
-    superlink: SuperLinkAddress,
-    root_certificates: RootCertificates = "",
+    control: ControlOptions,
     detach: Annotated[bool, typer.Option(help="print the run's id and do not wait")] = False,
     clientapp: Annotated[
         str, typer.Option(help="module:attribute of the ClientApp that stock SuperNodes run; empty: fedappeal's own")
@@ -167,11 +176,12 @@ def submit(
     from fedappeal.flower.bundle import CLIENT_APP
     from fedappeal.runs.launch.superlink import Submission, remote_superlink
 
-    launcher = Submission(remote_superlink(superlink, root_certificates), clientapp or CLIENT_APP, detach)
+    certificates = control.root_certificates
+    launcher = Submission(remote_superlink(control.superlink, certificates), clientapp or CLIENT_APP, detach)
     beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
-    onlookers, settings = onlookers_of(watching, settings, root_certificates=root_certificates, heartbeat=beats)
+    onlookers, settings = onlookers_of(watching, settings, root_certificates=certificates, heartbeat=beats)
     path = submit_run(settings, launcher, onlookers)
-    report_run(path, report and not detach)
+    report_run(path, report and not detach, launcher.superlink)
 
 
 @cli.command("simulate")
@@ -316,8 +326,9 @@ def report(
 ) -> None:
     """Write a page about runs for a browser: charts, tables, and what came out in a sentence; it works offline."""
     from fedappeal.cli.results import show_report
+    from fedappeal.views.report.report import ReportOptions
 
-    show_report(runs, output, baseline, single_file)
+    show_report(runs, ReportOptions(output, baseline, single_file))
 
 
 @cli.command("watch")
@@ -327,15 +338,14 @@ def watch(
     run: Annotated[
         Path | None, typer.Argument(help="a run's folder; if not given: the SuperLink's latest run")
     ] = None,
-    superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink's Control API (8000)")] = "",
-    root_certificates: RootCertificates = "",
+    control: WatchedOptions,
     page: AnyPage,
     resident: ResidentOptions,
 ) -> None:
     """Serve a page about a run or a SuperLink's runs, with a token, until Ctrl-C: start, stop, resume, extend."""
     from fedappeal.cli.page import watch as watch_run
 
-    watch_run(run, superlink, root_certificates, page, resident)
+    watch_run(run, control.superlink, control.root_certificates, page, resident)
 
 
 ModelPath = Annotated[

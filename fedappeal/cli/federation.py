@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedappeal.cli.option_groups import ControlOptions
+from fedappeal.cli.options import with_groups
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.terminal.shown import Part, complain, line_of
@@ -22,8 +24,6 @@ federation_app = typer.Typer(
     help="A long-running SuperLink: register its clients' keys, list them, strike them off; list its runs, stop one."
 )
 
-SuperLinkAddress = Annotated[str, typer.Option(help="HOST:PORT of the SuperLink's Control API (8000)")]
-RootCertificates = Annotated[str, typer.Option(help="CA certificate (PEM) of the SuperLink; empty: plaintext")]
 AsJson = Annotated[bool, typer.Option("--json", help="for machines: a JSON list")]
 
 _UNCUT = 10_000
@@ -33,17 +33,17 @@ _SHOWN = 120
 
 
 @federation_app.command("register")
+@with_groups
 def register(
     keys: Annotated[list[Path], typer.Argument(help="public halves of clients' keys (.pub)")],
-    superlink: SuperLinkAddress,
-    root_certificates: RootCertificates = "",
+    control: ControlOptions,
 ) -> None:
     """Register clients' keys, so that the SuperLink admits them; a key that is registered already stays so."""
     from fedappeal.federation import nodes
 
     public_keys = [nodes.PublicKey.read(path) for path in keys]
-    with _control(superlink, root_certificates) as ca:
-        registrations = nodes.register(superlink, public_keys, ca)
+    with _control(control) as ca:
+        registrations = nodes.register(control.superlink, public_keys, ca)
     for registration in registrations:
         if registration.outcome == nodes.UNREGISTERED:
             complain(
@@ -57,9 +57,9 @@ def register(
 
 
 @federation_app.command("list")
+@with_groups
 def list_nodes(
-    superlink: SuperLinkAddress,
-    root_certificates: RootCertificates = "",
+    control: ControlOptions,
     run: Annotated[
         str, typer.Option(help="folder of a run: show the number of training examples that each client had in it")
     ] = "",
@@ -69,8 +69,8 @@ def list_nodes(
     from fedappeal.federation import nodes
 
     examples_of = _examples(Path(run)) if run else {}
-    with _control(superlink, root_certificates) as ca:
-        listed = nodes.list_nodes(superlink, ca)
+    with _control(control) as ca:
+        listed = nodes.list_nodes(control.superlink, ca)
     # Where the line is short, the names and the node ids are: the commands take client-ids.
     columns = [("name", 4), ("client-id", 20), ("status", 12), ("since (UTC)", 16), ("last seen (UTC)", 16)]
     columns += [("examples", 8)] if run else []
@@ -88,12 +88,13 @@ def list_nodes(
 
 
 @federation_app.command("runs")
-def list_runs(superlink: SuperLinkAddress, root_certificates: RootCertificates = "", as_json: AsJson = False) -> None:
+@with_groups
+def list_runs(control: ControlOptions, as_json: AsJson = False) -> None:
     """List the runs that the SuperLink knows: `federation stop` takes a run's id."""
     from fedappeal.federation import remote
 
-    with _control(superlink, root_certificates) as ca:
-        listed = remote.list_runs(superlink, ca)
+    with _control(control) as ca:
+        listed = remote.list_runs(control.superlink, ca)
     columns = [("run id", 20), ("status", 9), ("strategy", 8), ("task", 4), ("started (UTC)", 16), ("folder", 4)]
     colours = {"running": "green", "failed": "red"}
     rows: list[list[Part]] = []
@@ -155,43 +156,43 @@ def _print(
 
 
 @federation_app.command("unregister")
+@with_groups
 def unregister(
     clients: Annotated[list[str], typer.Argument(help="client-id, name or node id, as in the list")],
-    superlink: SuperLinkAddress,
-    root_certificates: RootCertificates = "",
+    control: ControlOptions,
 ) -> None:
     """Strike clients off: they are not admitted any more, and their keys can never come back."""
     from fedappeal.federation import nodes
 
-    with _control(superlink, root_certificates) as ca:
+    with _control(control) as ca:
         for who in clients:
-            node = nodes.unregister(superlink, who, ca)
+            node = nodes.unregister(control.superlink, who, ca)
             typer.echo(printable(f"{node.client_id}  unregistered for good  ({node.name})"))
 
 
 @federation_app.command("stop")
+@with_groups
 def stop(
     run_id: Annotated[int, typer.Argument(help="the run's id, as `fedappeal federation runs` lists it")],
-    superlink: SuperLinkAddress,
-    root_certificates: RootCertificates = "",
+    control: ControlOptions,
 ) -> None:
     """Stop a run; its folder stays, and `fedappeal resume --superlink` continues it."""
     from fedappeal.federation.remote import stop_run
 
-    with _control(superlink, root_certificates) as ca:
-        stopped = stop_run(superlink, run_id, root_certificates=ca)
+    with _control(control) as ca:
+        stopped = stop_run(control.superlink, run_id, root_certificates=ca)
     typer.echo(f"run {run_id} {'was stopped' if stopped else 'had already ended'}")
 
 
 @contextmanager
-def _control(superlink: str, root_certificates: str) -> Iterator[bytes | None]:
+def _control(control: ControlOptions) -> Iterator[bytes | None]:
     """Check the options, give the CA certificate, and end with one line where the SuperLink refuses."""
     from fedappeal.federation.address import check_control_address, read_root_certificates
     from fedappeal.flower.control import ControlError
 
-    check_control_address(superlink)
+    check_control_address(control.superlink)
     try:
-        yield read_root_certificates(root_certificates)
+        yield read_root_certificates(control.root_certificates)
     except ControlError as error:
         complain(error)
         sys.exit(1)

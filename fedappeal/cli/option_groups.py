@@ -46,6 +46,35 @@ AllowedPackages = Annotated[
 ]
 
 
+def check_trust(root_certificates: str | None, insecure: bool | None) -> None:
+    """Check that a command trusts a SuperLink in one way.
+
+    Raises:
+        ConfigError: it has a CA certificate, and is told to do without.
+    """
+    if root_certificates and insecure:
+        raise ConfigError(f"root-certificates = '{root_certificates}' is not allowed together with insecure")
+
+
+@dataclass(frozen=True)
+class ControlOptions:
+    """The SuperLink whose Control API a command calls, and how it is trusted."""
+
+    superlink: str = option(..., "HOST:PORT of the SuperLink's Control API (8000)")
+    root_certificates: str = option("", "CA certificate (PEM) of the SuperLink; empty: plaintext")
+    insecure: bool = option(False, "plaintext; for loopback and tests", "--insecure")
+
+    def __post_init__(self) -> None:
+        check_trust(self.root_certificates, self.insecure)
+
+
+@dataclass(frozen=True)
+class WatchedOptions(ControlOptions):
+    """The SuperLink whose runs a page shows, where it shows any."""
+
+    superlink: str = option("", "HOST:PORT of the SuperLink's Control API (8000)")
+
+
 @dataclass(frozen=True)
 class PageOptions:
     """Where a command's live page stands."""
@@ -114,6 +143,7 @@ class ResumeOptions:
     rounds: int | None = option(None, "new total of rounds, also of a run that has finished; not given: as it is")
     superlink: str | None = option(None, "HOST:PORT of the SuperLink that runs it, where it was submitted")
     root_certificates: str | None = option(None, "with --superlink: file of the CA certificate; not given: plaintext")
+    insecure: bool | None = option(None, "with --superlink: plaintext; for loopback and tests", "--insecure")
     detach: bool | None = option(None, "with --superlink: print the run's id and do not wait", "--detach")
     port: int | None = option(None, "of a local run: port of the SuperLink's Fleet API; 0: the system picks one")
     data_dir: str | None = option(None, "folder with the data sets, where this machine trains; not given: as before")
@@ -122,6 +152,9 @@ class ResumeOptions:
     )
     device: str | None = option(None, "where the clients train (auto, cpu, cuda, cuda:N); not given: as before")
     allow: AllowedPackages = None
+
+    def __post_init__(self) -> None:
+        check_trust(self.root_certificates, self.insecure)
 
 
 @dataclass(frozen=True)

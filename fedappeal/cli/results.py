@@ -1,14 +1,16 @@
 """`fedappeal compare`: runs side by side, grouped by their settings; as tables, a file, a picture."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
 from fedappeal.cli.option_groups import CompareOptions
 from fedappeal.record.lines import HISTORY
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import check_file, write_output
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
@@ -16,8 +18,12 @@ from fedappeal.views.comparison.export import FORMATS, Format, left_out, text_of
 from fedappeal.views.comparison.measures import picture_bytes
 from fedappeal.views.comparison.result import compare_runs, read_runs
 from fedappeal.views.comparison.table import comparison_tables, print_tables
+from fedappeal.views.report.recorded import NO_NAMES
 from fedappeal.views.report.report import ReportOptions, write_report
 from fedappeal.views.terminal.shown import complain, say
+
+if TYPE_CHECKING:
+    from fedappeal.federation.remote import RemoteSuperLink
 
 
 def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Console | None = None) -> None:
@@ -63,26 +69,36 @@ def _check(options: CompareOptions) -> None:
             check_file(name, path)
 
 
-def show_report(paths: Sequence[Path], output: Path | None, baseline: str, single_file: bool) -> None:
+def show_report(paths: Sequence[Path], options: ReportOptions) -> None:
     """Write a report of runs, and say where.
 
     Raises:
         ConfigError: see `write_report`.
     """
-    file = write_report(paths, ReportOptions(output, baseline, single_file), complain)
+    file = write_report(paths, options, complain)
     say(Console(highlight=False), "the report: ", (str(file), "bold"))
 
 
-def report_run(path: Path, wanted: bool) -> None:
+def report_run(path: Path, wanted: bool, superlink: "RemoteSuperLink | None" = None) -> None:
     """Write the report of a run that is over; where it cannot be written, say why: the run is none the worse.
 
     Args:
         path: the run's folder; one that only another machine sees has no report here.
         wanted: whether the user wants one.
+        superlink: the long-running SuperLink that ran it, which knows its clients' names.
     """
     if not wanted or not (path / HISTORY).is_file():
         return
+    names: Mapping[str, str] = NO_NAMES
+    if superlink is not None:
+        from fedappeal.federation.nodes import list_nodes
+        from fedappeal.flower.control import ControlError
+        from fedappeal.views.live.clients import client_names
+
+        with suppress(ControlError):  # it has ended since: the report has client-ids
+            nodes = list_nodes(superlink.address, superlink.root_certificates)
+            names = client_names(Record(path).events, nodes)
     try:
-        show_report([path], None, "", False)
+        show_report([path], ReportOptions(names=names))
     except ConfigError as error:
         say(Console(highlight=False), f"no report: {error}")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # they load Flower's Control API, which no simulation needs
 _FITTING = {
     LOCAL: ("port", "data-dir", "device", "transport"),
     SIMULATION: ("data-dir", "device"),
-    SUBMITTED: ("superlink", "root-certificates", "detach"),
+    SUBMITTED: ("superlink", "root-certificates", "insecure", "detach"),
 }
 """Options by the runtimes that know them."""
 

@@ -3,17 +3,18 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.core.plugins import Allowed
+from fedappeal.core.plugins import Allowed, runs_only_with
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import CARD, array_shapes, read_safetensors, read_values, replace_file, write_safetensors
 from fedappeal.system.packages import require
-from fedappeal.tasks import load_task
+from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
 from fedappeal.tasks.examples import Structure, map_tensors, only_tensor
 from fedappeal.tasks.files.data_files import environment_data_dir
 from fedappeal.tasks.share import tied_names
@@ -74,7 +75,14 @@ def read_task(card: ModelCard, path: Path, allow: Iterable[str] = ()) -> Task:
         ConfigError: one line: the task is not allowed, not importable, or does not take its settings.
     """
     try:
-        return load_task(card.task_settings(), environment_data_dir(), Allowed.of(allow, by_call=True))
+        settings, allowed = card.task_settings(), Allowed.of(allow, by_call=True)
+        missing = {f"task = '{settings.task}'": TASKS.missing(settings.task, allowed)}
+        if is_own_model(settings.model):
+            missing[f"model = '{settings.model}'"] = MODELS.missing(settings.model, allowed)
+        if parts := [part for part, packages in missing.items() if packages]:
+            needed = {*chain(*missing.values())}
+            raise ConfigError(f"{' and '.join(parts)} is not allowed: {runs_only_with(needed)}")
+        return load_task(settings, environment_data_dir(), allowed)
     except ConfigError as error:
         reason = "; ".join(str(error).splitlines())
         raise ConfigError(f"file '{path}' is a model of task '{card.task}': {reason}") from None

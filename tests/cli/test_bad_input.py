@@ -309,6 +309,12 @@ def test_a_client_with_a_table_that_no_task_can_take(
     assert line == f"fedappeal: data = '{path}' is not allowed: {expected}"
 
 
+@pytest.mark.parametrize("command", ["submit", "resume nowhere", "watch", "federation list", "federation stop 7"])
+def test_a_superlink_that_is_trusted_in_two_ways(command: str, refused: Refused) -> None:
+    line = refused(*command.split(), "--superlink", "127.0.0.1:1", "--insecure", "--root-certificates", "ca")
+    assert line == "fedappeal: root-certificates = 'ca' is not allowed together with insecure"
+
+
 def test_a_superlink_that_is_not_there(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.cli.main import main
-from fedappeal.federation import nodes, remote
+from fedappeal.federation import nodes, own_superlink, remote
 from fedappeal.federation.nodes import Node
 from fedappeal.flower.control import Run
 from fedappeal.record.lines import EVENTS
@@ -52,7 +52,7 @@ def test_nothing_is_cut_where_the_output_is_no_terminal(
         str(2**63),
     ]
     assert second.split() == ["bob", "key-de50d54c268ec291", "registered", "2026-11-20", "18:41", "-", "7"]
-    heading, first, second = printed("runs", monkeypatch=monkeypatch, capsys=capsys).splitlines()
+    heading, first, second = printed("runs", "--insecure", monkeypatch=monkeypatch, capsys=capsys).splitlines()
     assert heading.split() == ["run", "id", "status", "strategy", "task", "started", "(UTC)", "folder"]
     assert first.split() == [
         str(2**64 - 1),
@@ -103,3 +103,28 @@ def test_machines_get_ids_as_text(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         "ended": "2026-11-21T19:42:07+00:00",
         "folder": "",
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--insecure", "--host", "::1"], "starting the SuperLink with --insecure --host ::1; its log follows\n"),
+        ([], "starting the SuperLink with Flower's default options; its log follows\n"),
+        (["--help"], ""),
+    ],
+)
+def test_a_superlink_says_at_once_what_it_starts(
+    options: list[str], line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed_before: list[str] = []
+
+    def run(given: list[str]) -> None:
+        printed_before.append(capsys.readouterr().out)
+
+    monkeypatch.setattr(own_superlink, "run_own_superlink", run)
+    monkeypatch.setattr(sys, "argv", ["fedappeal", "superlink", *options])
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert printed_before == [line]

@@ -10,6 +10,7 @@ import torch
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import write_safetensors
 from fedappeal.trained import load_model, open_model
+from fedappeal.trained.model import read_task
 from tests.trained.models import MINE, initial, write_model
 
 CNN = RunConfig(model="cnn", seed=4)
@@ -75,6 +76,20 @@ def test_code_that_a_lone_file_names_runs_only_where_it_is_allowed(tmp_path: Pat
     with pytest.raises(ConfigError, match="--allow moons_of_mine"):
         load_model(tmp_path)
     assert load_model(tmp_path, allow=["moons_of_mine"]).weight.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_one_line_names_all_that_has_to_be_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("task_of_mine", "nets_of_mine"):
+        Path(f"{name}.py").write_text("raise SystemExit")
+    card = write_model(tmp_path / "digits", {})
+    settings = {**card.settings, "model": "nets_of_mine:Net"}
+    card = card.model_copy(update={"task": "task_of_mine:T", "settings": settings})
+    needed = "--allow nets_of_mine --allow task_of_mine --allow . (the current folder)"
+    with pytest.raises(ConfigError) as refused:
+        read_task(card, tmp_path / "digits")
+    line = "task = 'task_of_mine:T' and model = 'nets_of_mine:Net' is not allowed: code that it names runs only with"
+    assert str(refused.value).endswith(f"{line} {needed}")
 
 
 def test_a_task_that_is_not_there_is_named(tmp_path: Path) -> None:

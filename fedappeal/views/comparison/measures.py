@@ -103,6 +103,11 @@ class Measure:
         """What makes the number one of the unit in which it is shown: per cent for a share."""
         return 100.0 if self.percent else 1.0
 
+    @property
+    def least(self) -> float:
+        """What is rounded to 0 where it is shown is smaller than this."""
+        return 0.5 * 10.0**-self.digits / self.scale
+
     def number(self, lines: Lines) -> float | None:
         """Return the number in the unit in which it is shown."""
         value = self.of(lines)

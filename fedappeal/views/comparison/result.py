@@ -399,7 +399,9 @@ def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
         base = cut[baseline].by_seed(measure)
         for group in cut.values():
             if values := group.by_seed(measure):
-                difference = Difference.of(values, base, measure.better) if group != cut[baseline] else None
+                difference = Difference.of(values, base, measure.better, measure.least)
+                if group == cut[baseline]:
+                    difference = None
                 results.append(Result(group, measure, Interval.of(list(values.values())), difference))
     notes = (*_unfinished(unfinished, after), *(note for group in groups for note in _notes(group)))
     return Comparison(tuple(cut.values()), cut[baseline], after, metric, tuple(results), notes)

@@ -97,7 +97,8 @@ class Difference:
     Attributes:
         interval: of the differences, group less baseline.
         wins: seeds for which the group is better; None where neither way is.
-        verdict: ``level`` where the interval holds 0, else which way the group differs; empty without interval.
+        verdict: ``level`` where the interval holds 0 or the difference is too small to be shown, else which way the
+            group differs; empty without interval.
     """
 
     interval: Interval
@@ -105,21 +106,30 @@ class Difference:
     verdict: Verdict
 
     @classmethod
-    def of(cls, group: Mapping[int, float], baseline: Mapping[int, float], better: Better) -> "Difference | None":
-        """Return the difference of two groups' numbers by seed; None without a common seed."""
+    def of(
+        cls, group: Mapping[int, float], baseline: Mapping[int, float], better: Better, least: float = 0.0
+    ) -> "Difference | None":
+        """Return the difference of two groups' numbers by seed; None without a common seed.
+
+        Args:
+            group: its numbers.
+            baseline: those that it is compared with.
+            better: which way is better.
+            least: smaller differences are shown as 0.
+        """
         differences = [group[seed] - baseline[seed] for seed in sorted(group.keys() & baseline.keys())]
         if not differences:
             return None
         sign = -1.0 if better == "lower" else 1.0
         interval = Interval.of(differences)
         wins = sum(sign * difference > 0 for difference in differences) if better else None
-        return cls(interval, wins, _verdict(interval, better))
+        return cls(interval, wins, _verdict(interval, better, least))
 
 
-def _verdict(interval: Interval, better: Better) -> Verdict:
+def _verdict(interval: Interval, better: Better, least: float) -> Verdict:
     if interval.half is None:
         return ""
-    if abs(interval.mean) <= interval.half:
+    if abs(interval.mean) <= interval.half or abs(interval.mean) < least:
         return "level"
     above = interval.mean > 0
     if not better:

@@ -25,9 +25,9 @@ _BORDER = 3
 
 
 def plain_number(value: float, digits: int, sign: str = "") -> str:
-    """Return a number with its digits after the point; without a sign of its own, never -0.0."""
+    """Return a number with its digits after the point, never -0.0."""
     text = f"{value:{sign}.{digits}f}"
-    return text.replace("-", "") if float(text) == 0 and not sign else text
+    return text.replace("-", sign) if float(text) == 0 else text
 
 
 @dataclass(frozen=True)

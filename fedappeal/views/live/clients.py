@@ -113,14 +113,11 @@ class Clients:
 
     def section(self) -> dict[str, Any]:
         """Return what the page shows: rows, how many clients there are, and how many in each state."""
-        by_node = {str(node.node_id): node for node in self.nodes or ()}
-        by_id = {node.client_id: node for node in self.nodes or () if node.status != UNREGISTERED}
-        rows, taken = [], set()
-        for name in sorted(self._known, key=natural_order):
-            client = self._known[name]
-            node = by_node.get(client.node) or by_id.get(name)
-            taken |= {node.node_id} if node else set()
-            rows.append(self._row(name, client, node))
+        nodes = self.nodes_by_client()
+        taken = {node.node_id for node in nodes.values()}
+        rows = [
+            self._row(name, self._known[name], nodes.get(name)) for name in sorted(self._known, key=natural_order)
+        ]
         refused = {node for node, _ in self._refused}
         for node in self.nodes or ():
             if node.node_id not in taken and str(node.node_id) not in refused and node.status in _LISTED_NODE:
@@ -135,6 +132,13 @@ class Clients:
             "counts": dict(counts),
             "online": sum(node.status == "online" for node in self.nodes) if self.nodes is not None else None,
         }
+
+    def nodes_by_client(self) -> dict[str, Node]:
+        """Return the SuperLink's nodes by the client-ids that they have in the run."""
+        by_node = {str(node.node_id): node for node in self.nodes or ()}
+        by_id = {node.client_id: node for node in self.nodes or () if node.status != UNREGISTERED}
+        pairs = ((name, by_node.get(client.node) or by_id.get(name)) for name, client in self._known.items())
+        return {name: node for name, node in pairs if node is not None}
 
     def refused(self) -> list[dict[str, Any]]:
         """Return the nodes that were refused or are not available, the latest first."""
@@ -164,6 +168,22 @@ class Clients:
         if name not in self._known and (not name or len(self._known) >= MOST_TRACKED):
             return None
         return self._known.setdefault(name, _Client())
+
+
+def client_names(events: Sequence[Mapping[str, Any]], nodes: Sequence[Node] | None) -> dict[str, str]:
+    """Return the names of a run's clients by client-id, where the SuperLink has one that is no other's.
+
+    Args:
+        events: of the run's folder.
+        nodes: of the SuperLink.
+    """
+    clients = Clients()
+    clients.nodes = nodes
+    for line in events:
+        clients.event(line)
+    names = {client: printable(node.name, SHOWN_ID) for client, node in clients.nodes_by_client().items()}
+    times = Counter([*names.values(), *names])
+    return {client: name for client, name in names.items() if name and times[name] == 1}
 
 
 def _latest(lines: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

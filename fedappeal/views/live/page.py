@@ -18,10 +18,13 @@ from starlette.staticfiles import StaticFiles
 
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.lines import HISTORY
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.actions import NotDone
+from fedappeal.views.live.clients import client_names
 from fedappeal.views.live.view import SHARE, View
 from fedappeal.views.report.charts import PLOTLY
+from fedappeal.views.report.recorded import NO_NAMES
 from fedappeal.views.report.report import DRAWING, report_text, run_charts
 from fedappeal.web.access import CHART_POLICY
 from fedappeal.web.buttons import Act, button
@@ -47,6 +50,7 @@ class Charts:
         over: returns whether the run has ended: its last charts are made at once.
         clock: returns seconds that only grow.
         spent: returns the CPU seconds of this thread.
+        names: returns what the clients of a folder's run are called, by client-id.
     """
 
     def __init__(
@@ -55,8 +59,9 @@ class Charts:
         over: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         spent: Callable[[], float] = time.thread_time,
+        names: Callable[[Path], Mapping[str, str]] = lambda path: NO_NAMES,
     ) -> None:
-        self._path, self._over, self._clock, self._spent = path, over, clock, spent
+        self._path, self._over, self._clock, self._spent, self._names = path, over, clock, spent, names
         self._lock = threading.Lock()
         self._made_of: tuple[Path | None, int] = (None, -1)
         self._text, self._due = "", 0.0
@@ -68,7 +73,7 @@ class Charts:
             made_of = (path, _size(path))
             wanted = self._clock() >= self._due or self._over() or path != self._made_of[0]
             if made_of != self._made_of and wanted:
-                self._text, self._made_of = _made(path), made_of
+                self._text, self._made_of = _made(path, self._names), made_of
                 self._due = self._clock() + max(SHORTEST, (self._spent() - began) / SHARE)
             return f'{{"again":{max(0.0, self._due - self._clock()):.1f},{self._text[1:]}'
 
@@ -80,12 +85,12 @@ def _size(path: Path | None) -> int:
         return 0
 
 
-def _made(path: Path | None) -> str:
+def _made(path: Path | None, names: Callable[[Path], Mapping[str, str]]) -> str:
     """Return the charts as JSON, or why there are none."""
     made: dict[str, Any] = {"note": "charts come with the first finished round", "verdict": "", "charts": []}
     try:
         if path is not None and _size(path):
-            verdict, charts = run_charts(path)
+            verdict, charts = run_charts(path, names(path))
             made = {"note": "", "verdict": verdict, "charts": [vars(chart) for chart in charts]}
     except ConfigError as error:
         made["note"] = str(error)
@@ -102,7 +107,11 @@ LONGEST = 1.5
 
 def page_app(view: View, events: Events) -> Starlette:
     """Return the live page, an ASGI app."""
-    charts = Charts(lambda: view.path, lambda: view.over)
+
+    def names(path: Path) -> dict[str, str]:
+        return client_names(Record(path).events, view.nodes)
+
+    charts = Charts(lambda: view.path, lambda: view.over, names=names)
 
     async def index(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -125,7 +134,8 @@ def page_app(view: View, events: Events) -> Starlette:
 
     def report(request: Request) -> Response:
         try:
-            text = report_text(view.folder_of(printable(request.query_params.get("run", ""), 40)))
+            path = view.folder_of(printable(request.query_params.get("run", ""), 40))
+            text = report_text(path, names(path))
         except (NotDone, ConfigError) as error:
             return PlainTextResponse(f"{printable(error)}\n", HTTPStatus.CONFLICT)
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})

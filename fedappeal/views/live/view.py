@@ -2,12 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedappeal.federation.nodes import list_nodes
+from fedappeal.federation.nodes import Node, list_nodes
 from fedappeal.federation.remote import RemoteSuperLink, list_runs
 from fedappeal.flower.control import ControlError, Run
 from fedappeal.protocol.foreign_text import printable
@@ -71,6 +71,11 @@ class View:
     def path(self) -> Path | None:
         """The folder of the run that is shown."""
         return self._run.path if self._run else None
+
+    @property
+    def nodes(self) -> Sequence[Node] | None:
+        """The SuperLink's nodes; None: it is not asked, or does not answer."""
+        return self._connected.nodes
 
     @property
     def over(self) -> bool:

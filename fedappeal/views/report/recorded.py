@@ -1,9 +1,10 @@
 """What a report shows of one run beyond its history: read from its folder, checked, bounded."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ class MeasuredClient:
     """What a client measured of the last evaluated model on its test data.
 
     Attributes:
-        client: its id.
+        client: its name, else its id.
         loss: in nats, or as the task's loss says.
         score: the task's metric.
         appealed: whether the model met its requirement; None where it was not told.
@@ -161,8 +162,16 @@ class ReportedRun:
     facts: Sequence[tuple[str, str]]
 
 
-def reported(path: Path, run: RecordedRun) -> ReportedRun:
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+def reported(path: Path, run: RecordedRun, names: Mapping[str, str] = NO_NAMES) -> ReportedRun:
     """Return what a run's folder records.
+
+    Args:
+        path: the folder.
+        run: its history.
+        names: in place of client-ids.
 
     Raises:
         ConfigError: a file of it is damaged; one line that names it.
@@ -171,11 +180,14 @@ def reported(path: Path, run: RecordedRun) -> ReportedRun:
         participation = participation_of(Record(path).participation)
     except ValueError as error:
         raise ConfigError(f"file '{path / PARTICIPATION}' cannot be read: {error}") from None
+    if participation is not None:
+        first, last = ([names.get(c, c) for c in ids] for ids in (participation.clients, participation.last_clients))
+        participation = replace(participation, clients=tuple(first), last_clients=tuple(last))
     failures = Snapshot(rounds=run.lines).failures.most_common(MOST_REASONS)
-    return ReportedRun(run, participation, _measured(path, run), failures, _facts(path))
+    return ReportedRun(run, participation, _measured(path, run, names), failures, _facts(path))
 
 
-def _measured(path: Path, run: RecordedRun) -> tuple[int, Sequence[MeasuredClient]]:
+def _measured(path: Path, run: RecordedRun, names: Mapping[str, str]) -> tuple[int, Sequence[MeasuredClient]]:
     last = Record(path).last_measurements
     if last is None:
         return 0, ()
@@ -188,7 +200,7 @@ def _measured(path: Path, run: RecordedRun) -> tuple[int, Sequence[MeasuredClien
         line = required.get(client, {})
         measured.append(
             MeasuredClient(
-                *(client, loss, score, None if appealed is None else bool(appealed)),
+                *(names.get(client, client), loss, score, None if appealed is None else bool(appealed)),
                 *(_number(line.get("requirement")), str(line.get("of", ""))),
             )
         )

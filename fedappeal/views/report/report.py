@@ -2,8 +2,8 @@
 
 import html
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
@@ -27,7 +27,7 @@ from fedappeal.views.comparison.result import (
 from fedappeal.views.comparison.table import Table, comparison_tables, plain_number
 from fedappeal.views.report import charts
 from fedappeal.views.report.charts import Chart
-from fedappeal.views.report.recorded import MOST_CLIENTS, ReportedRun, reported
+from fedappeal.views.report.recorded import MOST_CLIENTS, NO_NAMES, ReportedRun, reported
 
 _PAGE = files("fedappeal.views.report").joinpath("page.html").read_text()
 DRAWING = files("fedappeal.views.report").joinpath("drawing.js").read_text()
@@ -89,11 +89,13 @@ class ReportOptions:
             the current one.
         baseline: of several groups, the one from which differences are; empty: FedAvg's, else the first.
         single_file: whether Plotly's script is in the page itself, which is then 2 MB large.
+        names: what the clients of one run are called in place of their ids.
     """
 
     output: Path | None = None
     baseline: str = ""
     single_file: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_report(
@@ -118,7 +120,7 @@ def write_report(
     alone = len(runs) == 1 and not empty
     if alone:
         folder = find_runs(paths[0])[0]
-        title, sections = _of_one(reported(folder, runs[0]), comparisons)
+        title, sections = _of_one(reported(folder, runs[0], options.names), comparisons)
     else:
         folder = paths[0] if len(paths) == 1 else Path()
         title, sections = f"{counted(len(runs), 'run')} compared", _of_several(comparisons, empty)
@@ -133,10 +135,10 @@ def write_report(
     return output
 
 
-def report_text(path: Path) -> str:
-    """Return one run's report with Plotly's script in it; errors as `write_report`."""
+def report_text(path: Path, names: Mapping[str, str] = NO_NAMES) -> str:
+    """Return one run's report with Plotly's script in it, with names for client-ids; errors as `write_report`."""
     runs, _ = read_runs([path])
-    title, sections = _of_one(reported(path, runs[0]), compare_runs(runs, ""))
+    title, sections = _of_one(reported(path, runs[0], names), compare_runs(runs, ""))
     return page(title, sections, inline_script(charts.PLOTLY.read_text(encoding="utf-8")))
 
 
@@ -151,10 +153,10 @@ def _script(folder: Path, output: Path, inside: bool) -> str:
     return linked_script(Path(os.path.relpath(file, output.absolute().parent)).as_posix())
 
 
-def run_charts(path: Path) -> tuple[str, list[charts.Chart]]:
-    """Return what came out of one run so far, in words, and its report's charts; errors as `write_report`."""
+def run_charts(path: Path, names: Mapping[str, str] = NO_NAMES) -> tuple[str, list[charts.Chart]]:
+    """Return what came out of one run so far, in words, and its report's charts; arguments as `report_text`."""
     runs, _ = read_runs([path])
-    return run_verdict(runs[0]), _charts(reported(path, runs[0]), compare_runs(runs, ""))
+    return run_verdict(runs[0]), _charts(reported(path, runs[0], names), compare_runs(runs, ""))
 
 
 def _charts(shown: ReportedRun, comparisons: Sequence[Comparison]) -> list[charts.Chart]:

@@ -98,6 +98,13 @@ def test_wins_and_verdicts(differences: tuple[float, ...], better: str, wins: in
     assert (found.wins, found.verdict) == (wins, verdict)
 
 
+@pytest.mark.parametrize(("amount", "verdict"), [(0.0049, "level"), (-0.0049, "level"), (0.005, "worse")])
+def test_a_difference_that_is_shown_as_0_is_level(amount: float, verdict: str) -> None:
+    found = Difference.of({0: 1.0 + amount, 1: 2.0 + amount}, {0: 1.0, 1: 2.0}, "lower", least=0.00499)
+    assert found is not None
+    assert found.verdict == verdict
+
+
 @given(NUMBERS, st.integers(0, 2**16))
 def test_a_paired_difference_is_scipys(values: list[float], seed: int) -> None:
     other = np.random.default_rng(seed).normal(size=len(values))

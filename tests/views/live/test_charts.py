@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from fedappeal.record.decisions import packed
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.lines import HISTORY
+from fedappeal.record.lines import HISTORY, PARTICIPATION
 from fedappeal.views.live import page as module
 from fedappeal.views.live.page import Charts
-from fedappeal.views.report.report import run_charts
+from fedappeal.views.report.report import report_text, run_charts
 from tests.views.comparison.recorded import a_run
 
 
@@ -29,12 +30,22 @@ def test_they_are_the_reports(tmp_path: Path) -> None:
     assert all(chart["figure"]["data"] for chart in told["charts"])
 
 
+def test_clients_have_their_names_in_charts_and_report(tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", [{"accuracy": 0.5}])
+    RunFolder.open(path).append(PARTICIPATION, packed(1, {"key-1": "joined", "key-2": "sat-out"}))
+    told = read(Charts(lambda: path, names=lambda of: {"key-1": "anna <b>"}))
+    assert "anna &lt;b&gt;" in (text := json.dumps(told["charts"]))
+    assert "key-1" not in text
+    assert "key-2" in text
+    assert "anna" in report_text(path, {"key-1": "anna"})
+
+
 def test_they_are_made_again_when_what_they_cost_is_a_small_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, now, made = a_run(tmp_path / "run", []), [0.0], []
 
-    def costly(given: Path) -> tuple[str, list[Any]]:
+    def costly(given: Path, names: object) -> tuple[str, list[Any]]:
         made.append(now[0])
         now[0] += 0.5
         return "a verdict", []
@@ -58,7 +69,7 @@ def test_they_are_made_again_when_what_they_cost_is_a_small_share(
 
 def test_they_are_not_made_again_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, made = a_run(tmp_path / "run", [{"accuracy": 0.5}]), []
-    monkeypatch.setattr(module, "run_charts", lambda given: (made.append(given), ("", []))[1])
+    monkeypatch.setattr(module, "run_charts", lambda given, names: (made.append(given), ("", []))[1])
     now = [0.0]
     charts = Charts(lambda: path, clock=lambda: now[0])
     for _ in range(10):

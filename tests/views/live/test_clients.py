@@ -7,7 +7,7 @@ import pytest
 from fedappeal.federation.nodes import Node
 from fedappeal.record.decisions import packed
 from fedappeal.views.live import clients as module
-from fedappeal.views.live.clients import MOST_SHOWN, RECENT, STATES, Clients
+from fedappeal.views.live.clients import MOST_SHOWN, RECENT, STATES, Clients, client_names
 from strategies.rounds.exchange.exchange import NO_ANSWER, SLOW_ALONE
 
 SEEN = "2026-11-22T09:00:59+00:00"
@@ -25,6 +25,14 @@ def enrolled(clients: Clients, **nodes: int) -> Clients:
 
 def rows(clients: Clients) -> dict[str, dict[str, Any]]:
     return {row["client"]: row for row in clients.section()["rows"]}
+
+
+def test_names_of_clients_are_the_superlinks_where_they_are_no_other_clients() -> None:
+    enrolments = {"key-1": 1, "key-2": 2, "key-3": 3, "key-4": 4, "own": 5, "gone": 6}
+    events = [{"event": "enrolled", "client": name, "node": str(number)} for name, number in enrolments.items()]
+    nodes = [node(1, name="anna"), node(2, name="ben"), node(3, name="ben"), node(4), node(5, name="key-1")]
+    assert client_names(events, [*nodes, node(9, name="stranger")]) == {"key-1": "anna"}
+    assert client_names(events, None) == {}
 
 
 @pytest.mark.parametrize(
