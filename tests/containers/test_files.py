@@ -55,10 +55,11 @@ def test_a_setting_has_one_default() -> None:
         assert len(set(re.findall(rf"\$\{{{name}:-([^}}]*)\}}", COMPOSE))) == 1, name
 
 
-def test_only_the_fleet_port_and_what_is_looked_at_are_published() -> None:
+def test_only_the_fleet_ports_and_what_is_looked_at_are_published() -> None:
     published = re.findall(r'^ +- "(.*):(\d+)"$', COMPOSE, re.MULTILINE)
     assert published == [
         ("${FLEET_ADDRESS:-127.0.0.1}:${FLEET_PORT:-9092}", "9092"),
+        ("${FLEET_ADDRESS:-127.0.0.1}:${FLEET_HTTP_PORT:-9093}", "9093"),
         ("127.0.0.1:${PAGE_PORT:-8090}", "8090"),
         ("127.0.0.1:${GRAFANA_PORT:-3000}", "3000"),
     ]

@@ -134,6 +134,7 @@ class Federation:
             "IMAGE": IMAGE,
             "RUNS_DIR": str(self.runs),
             "FLEET_PORT": "0",
+            "FLEET_HTTP_PORT": "0",
             "UID": str(os.getuid() or USER),
             "GID": str(os.getgid() or USER),
         }

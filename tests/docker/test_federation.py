@@ -58,12 +58,14 @@ def test_a_fresh_start_makes_everything_and_runs_to_the_end(fresh: Federation, f
     assert places == {line.split("| ")[1] for line in said.splitlines() if "this replica is" in line}
 
 
-def test_a_second_start_is_another_run_of_the_same_clients_and_more(
+def test_a_second_start_is_another_run_of_the_same_clients_and_more_over_http(
     fresh: Federation, first_start: tuple[str, Run]
 ) -> None:
     _, first = first_start
+    fresh.environment["SUPERLINK"] = "superlink:9093"
     said, second = up(fresh, "--scale", "client=7")
     assert "7 clients, 2 of them new" in said
+    assert said.count("connected to superlink:9093") == 7
     before = {p["client-id"] for p in first.participation}
     now = {p["client-id"] for p in second.participation}
     assert before < now

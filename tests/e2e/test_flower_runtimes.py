@@ -139,17 +139,33 @@ def test_stock_supernodes_and_long_lived_clients_in_one_run(
         assert "goodwill: 1 of 1 round spent" in (tmp_path / f"node{k}.log").read_text()
 
 
-@pytest.mark.skipif(not SUPERNODE_SPEAKS_HTTP, reason="stock SuperNodes speak HTTP from 1.40 on")
+def flwr_run(marked: Marked, control_address: str, *options: str) -> str:
+    """Submit the project by Flower's own command, follow the run to its end, and return what the command said."""
+    marked.home.mkdir()
+    (marked.home / "config.toml").write_text(
+        f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{control_address}"\ninsecure = true\n'
+    )
+    done = marked.run(str(BIN / "flwr"), "run", str(ROOT), "mine", "--stream", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("programs", PROGRAMS)
-def test_all_clients_over_http(marked: Marked, tmp_path: Path, programs: list[Path]) -> None:
+def test_flwr_run_with_all_clients_over_http(marked: Marked, tmp_path: Path, programs: list[Path]) -> None:
     """Stock SuperNodes and clients of either version at the port that serves the Fleet API over HTTP alone."""
     with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}, http=True) as superlink:
-        nodes = Nodes(marked, tmp_path, len(programs) + 1)
+        number = len(programs) + SUPERNODE_SPEAKS_HTTP
+        nodes = Nodes(marked, tmp_path, number)
         for folder in programs:
             nodes.join(folder, superlink.http_address)
-        nodes.join_stock(BIN, superlink.http_address)
-        run_to_its_end(superlink.control_address, settings(tmp_path / "run", nodes.number), nodes)
-    check_rounds(tmp_path / "run", nodes.number)
+        if SUPERNODE_SPEAKS_HTTP:
+            nodes.join_stock(BIN, superlink.http_address)
+        folder = tmp_path / "run"
+        size = f"clients={number} min-clients={number} rounds=2 local-steps=5 out='{folder}'"
+        unmet = "requirement='fixed' set='fixed.loss=0.0' mandatory-rounds=2 goodwill=1"
+        flwr_run(marked, superlink.control_address, "-c", f"{size} {unmet}")
+        nodes.end()
+    check_rounds(folder, number)
 
 
 def test_over_http_with_keys_each_part_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
@@ -214,26 +230,20 @@ def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> N
     folder, code = tmp_path / "run", write_plugins(tmp_path / "code")
     environment = {"FEDAPPEAL_TEST_MARK": marked.mark, PLUGIN_PATH: str(code)}
     with SuperLink(tmp_path / "superlink", ("--insecure", "--simulation"), environment=environment) as superlink:
-        marked.home.mkdir()
-        (marked.home / "config.toml").write_text(
-            '[superlink]\ndefault = "sim"\n[superlink.sim]\n'
-            f'address = "{superlink.control_address}"\ninsecure = true\n'
-        )
-        done = marked.run(
-            str(BIN / "flwr"),
-            *("run", str(ROOT), "sim", "--stream"),
+        said = flwr_run(
+            marked,
+            superlink.control_address,
             *("--federation-config", "num-supernodes=3 client-resources-num-cpus=1"),
             *("-c", f"clients=3 rounds=2 local-steps=5 strategy='mine.fedyogi:FedYogi' out='{folder}'"),
             *("-c", "local-rule='prox' fedprox.proximal-mu=0.5"),
             *("-c", "set='solo.steps=7 defect.leave-below=0.1 fedyogi.server-lr=0.05'"),
         )
-        assert done.returncode == 0, done.stdout + done.stderr
         # Ray's processes end a while after the run: the SuperLink and its executor are what stays.
         deadline = time.monotonic() + 60
         while any("ray" in p.info["name"] or "simulation" in p.info["name"] for p in marked.alive()):
             assert time.monotonic() < deadline, marked.alive()
             time.sleep(0.5)
     rounds = Record(folder).history
-    assert [(r["joined"], r["evaluated"]) for r in rounds] == [(3, 3), (3, 3)], done.stdout[-3000:]
+    assert [(r["joined"], r["evaluated"]) for r in rounds] == [(3, 3), (3, 3)], said[-3000:]
     settings = Record(folder).config["settings"]
     assert (settings["fedprox.proximal-mu"], settings["solo.steps"], settings["fedyogi.server-lr"]) == (0.5, 7, 0.05)

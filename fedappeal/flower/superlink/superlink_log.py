@@ -7,6 +7,7 @@ wrong, or its signature) is not logged at all.
 
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from flwr.supercore.logger import FLOWER_LOGGER, ConsoleHandler
 
 _TERMINATOR = "_unary_unary_rpc_terminator"
 _AGAIN_AFTER = 60.0
+_CONFIRMED_LATE = re.compile("Confirm-?Message-?Received.*Run is finished", re.IGNORECASE)
+"""The call by its name over gRPC, by its path over HTTP."""
 PLAIN = logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
 MEANINGS = {
     "Invalid timestamp": "a client is refused: its clock is more than 5 s ahead of this machine's, or 305 s behind",
@@ -31,8 +34,7 @@ class Unexpected(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is to be shown."""
-        text = record.getMessage()
-        return not ("ConfirmMessageReceived" in text and "Run is finished" in text)
+        return not _CONFIRMED_LATE.search(record.getMessage())
 
 
 class Seldom:

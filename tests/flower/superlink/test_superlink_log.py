@@ -26,15 +26,16 @@ def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
     return caplog
 
 
-def test_only_the_word_that_every_run_ends_with_is_left_out(server: Server, logged: pytest.LogCaptureFixture) -> None:
-    fleet, node = server.node()
-    run_id = server.start_run()
-    assert server.state.stop_run(run_id)
+def test_only_the_word_that_every_run_ends_with_is_left_out(
+    any_server: Server, logged: pytest.LogCaptureFixture
+) -> None:
+    fleet, node = any_server.node()
+    run_id = any_server.start_run()
+    assert any_server.state.stop_run(run_id)
     for call in (lambda: fleet.confirm(node, run_id, "x"), lambda: fleet.pull_objects(node, run_id, ["x"])):
         with pytest.raises(api.MessageDropped):
             call()
     [confirmed, pulled] = [r for r in logged.records if "Run is finished" in r.getMessage()]
-    assert "ConfirmMessageReceived" in confirmed.getMessage()
     assert not Unexpected().filter(confirmed)
     assert Unexpected().filter(pulled)
     other = logging.LogRecord("flwr", logging.ERROR, "", 0, "ConfirmMessageReceived: something else", None, None)
