@@ -16,7 +16,7 @@ from typing import Self
 import psutil
 
 from fedappeal.core.plugins import PLUGIN_PATH
-from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
+from fedappeal.flower.processes import QUIET, port_is_taken
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, SUPPORTED
 from fedappeal.system.files import private_folder, private_log
 from fedappeal.system.process_end import end_child, end_with_parent
@@ -175,7 +175,6 @@ class SuperLink:
         return {
             **os.environ,
             **QUIET,
-            **PROMPT,
             # Its executor is found by name, also where the virtual environment is not activated.
             "PATH": os.pathsep.join((scripts, os.environ.get("PATH", ""))),
             "FLWR_HOME": str(home.resolve()),

@@ -8,9 +8,6 @@ from fedappeal.system.tuning import import_beside
 QUIET: Mapping[str, str] = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Environment in which Flower sends nothing out."""
 
-PROMPT: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
-"""Environment in which a SuperLink starts a ServerApp within 0.25 s of a run's submission (default 1 s)."""
-
 
 def import_without_server() -> None:
     """Import what every process of Flower's loads, without FastAPI and SQLAlchemy, which only a SuperLink uses.

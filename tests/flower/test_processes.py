@@ -8,9 +8,8 @@ import uvicorn
 from flwr.proto.fleet_pb2_grpc import add_FleetServicer_to_server
 from flwr.supercore import constant, telemetry
 from flwr.supercore.grpc import generic_create_grpc_server
-from flwr.supercore.superexec import run_superexec
 
-from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
+from fedappeal.flower.processes import QUIET, port_is_taken
 
 
 @pytest.fixture
@@ -24,7 +23,6 @@ def taken() -> Iterator[int]:
 def test_flower_reads_these_variables() -> None:
     assert set(QUIET) == {"FLWR_TELEMETRY_ENABLED", constant.FLWR_DISABLE_UPDATE_CHECK}
     assert hasattr(telemetry, "FLWR_TELEMETRY_ENABLED")
-    assert set(PROMPT) == {run_superexec._TASK_POLL_INTERVAL_ENV}
 
 
 def test_a_taken_port_of_the_fleet_api_is_recognised(taken: int) -> None:

@@ -34,6 +34,8 @@ from fedappeal.flower.processes import replace_name
 from fedappeal.system.process_end import end_with_parent
 
 _ADDRESS, _CA, _TOKEN = "--runtime-api-address", "--root-certificates", "--token"
+SUBMITTED = Event()
+"""Set when a run was submitted: its task waits."""
 _OWN_MODULE = {TASK_TYPE_TO_COMMAND[TaskType.SERVER_APP]: "fedappeal.flower.superlink.serverapp"}
 """Flower's commands of tasks in whose place a module of ours runs."""
 
@@ -70,6 +72,7 @@ class SuperExec(Thread):
     def terminate(self) -> None:
         """End: tasks are killed with the thread that started them."""
         self._ended.set()
+        SUBMITTED.set()
 
     def wait(self, timeout: float) -> None:
         """Wait until this has ended."""
@@ -104,7 +107,9 @@ class SuperExec(Thread):
             report_killed(status, arguments)
 
     def _pause(self, seconds: float) -> None:
-        if self._ended.wait(seconds):
+        SUBMITTED.wait(seconds)
+        SUBMITTED.clear()
+        if self._ended.is_set():
             sys.exit()  # this thread
 
     def _wait_until_served(self, address: str) -> None:

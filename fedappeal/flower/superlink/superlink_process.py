@@ -34,7 +34,7 @@ from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, is
 from fedappeal.flower.superlink.fleet_app import FleetApp, serve_http
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.spared_sql import spare_superlink
-from fedappeal.flower.superlink.superexec import SuperExec
+from fedappeal.flower.superlink.superexec import SUBMITTED, SuperExec
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.tuning import return_freed_memory
@@ -42,7 +42,7 @@ from fedappeal.system.tuning import return_freed_memory
 FLEET_HTTP = "--fleet-http-address"
 """Option with which the Fleet API is served over HTTP, too: ``HOST:PORT``."""
 
-_RUNTIME = "/v1/runtime/"
+_RUNTIME, _START_RUN = "/v1/runtime/", "/v1/control/start-run"
 _OF_CONTROL = ("ControlSensitiveResponseMiddleware", "ControlAuthenticationMiddleware", "ControlLicenseMiddleware")
 
 
@@ -63,6 +63,8 @@ class OfControl:
         """Hand a call on, by the middleware where it is not of the Runtime API."""
         of_runtime = scope["type"] == "http" and scope["path"].startswith(_RUNTIME)
         await (self._app if of_runtime else self._behind)(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] == _START_RUN:
+            SUBMITTED.set()
 
 
 superlink_app: Any = import_module("flwr.superlink.main")

@@ -144,11 +144,14 @@ def test_the_superlink_is_told_of_a_task_that_was_killed(
 def test_flowers_superexec_runs_as_a_thread_until_its_superlink_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins once the SuperLink listens, keeps its signal handlers, and starts tasks out of sight."""
     asked: list[dict[str, Any]] = []
+    polls: list[int] = []
+    superexec.SUBMITTED.clear()
 
     def loop(address: str, **options: Any) -> None:
         asked.append({"address": address, **options})
         run_superexec.register_signal_handlers(event_type="", exit_handlers=[])
         while True:
+            polls.append(len(polls))
             run_superexec.time.sleep(600.0)
 
     for module, name in ((subprocess_executor, "subprocess"), (run_superexec, "time")):
@@ -170,6 +173,12 @@ def test_flowers_superexec_runs_as_a_thread_until_its_superlink_ends_it(monkeypa
     assert asked == [{"address": f"127.0.0.1:{port}", **expected}]
     assert subprocess_executor.subprocess.Popen == running.start_task
     assert running.is_alive()
+    assert len(polls) == 1
+    superexec.SUBMITTED.set()
+    deadline = time.monotonic() + 60
+    while len(polls) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(polls) == 2, "it is asked again as soon as a run was submitted"
     running.terminate()
     running.wait(60)
     assert not running.is_alive()

@@ -16,7 +16,7 @@ from flwr.superlink.routers.control import middlewares
 
 from fedappeal.flower.superlink import superlink_process
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
-from fedappeal.flower.superlink.superexec import SuperExec
+from fedappeal.flower.superlink.superexec import SUBMITTED, SuperExec
 from fedappeal.flower.superlink.superlink_process import OfControl, Ports, run_superlink
 from fedappeal.flower.versions import GRPC_FLEET
 from fedappeal.settings.config import ConfigError
@@ -134,6 +134,26 @@ def test_calls_of_the_runtime_api_pass_by_what_stands_before_the_control_api(
     asyncio.run(layer({"type": "lifespan"}, None, None))
     assert reached[0] == "app /v1/runtime/get-nodes"
     assert [line.split()[0] for line in reached[1:]] == 5 * ["middleware"]
+
+
+def test_a_submitted_run_wakes_what_starts_its_server_process() -> None:
+    async def nothing(scope: Any, receive: Any, send: Any) -> None:
+        assert not SUBMITTED.is_set(), "before Flower has the run"
+
+    SUBMITTED.clear()
+    layer: Any = OfControl(lambda app: nothing, nothing)
+    for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task"):
+        asyncio.run(layer({"type": "http", "path": path}, None, None))
+    asyncio.run(layer({"type": "lifespan"}, None, None))
+    assert not SUBMITTED.is_set()
+    asyncio.run(layer({"type": "http", "path": superlink_process._START_RUN}, None, None))
+    assert SUBMITTED.is_set()
+    SUBMITTED.clear()
+    assert superlink_process._START_RUN in {route.path for route in flower_routes()}
+
+
+def flower_routes() -> list[Any]:
+    return list(import_module("flwr.superlink.routers.control.router").router.routes)
 
 
 def test_what_it_replaces_is_what_flower_calls() -> None:
