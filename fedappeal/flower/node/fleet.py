@@ -72,7 +72,7 @@ class RunEnded(MessageDropped):
 
 
 class ObjectTooLarge(MessageDropped):
-    """An object is larger than this connection takes in."""
+    """A request or an answer is larger than the other end takes in."""
 
 
 class MessageRefused(MessageDropped):

@@ -262,7 +262,8 @@ class FleetApi(ABC):
         if flower_error and flower_error.code in _REFUSALS:
             return _REFUSALS[flower_error.code](text)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            return fleet.ObjectTooLarge(f"an object of more than {LARGEST_OBJECT // 2**20} MiB is not allowed")
+            most = f"an answer of more than {LARGEST_OBJECT // 2**20} MiB"
+            return fleet.ObjectTooLarge(f"{most}, or a request that is too large for {the_superlink}, is not allowed")
         if status in _NOT_ADMITTED:
             return fleet.Refused(f"{the_superlink} does not admit this node: {text}")
         if status in NO_ANSWER:

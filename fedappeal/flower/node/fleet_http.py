@@ -60,6 +60,8 @@ class HttpFleet(api.FleetApi):
             context = trusting(root_certificates)
             self._make = partial(http.client.HTTPSConnection, host, port, context=context)
         self._lock = threading.Lock()
+        self._sooner = threading.Condition(self._lock)
+        self._next_end = math.inf
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: dict[http.client.HTTPConnection, tuple[socket.socket | None, float]] = {}
         self._polls: dict[Future[Any], http.client.HTTPConnection] = {}
@@ -75,6 +77,7 @@ class HttpFleet(api.FleetApi):
         """Close the connections, without a word to the SuperLink."""
         with self._lock:
             self._closed.set()
+            self._sooner.notify()
             connections = [*self._idle, *self._busy]
             self._idle.clear()
         for connection in connections:
@@ -124,7 +127,7 @@ class HttpFleet(api.FleetApi):
             if connection.sock is None:
                 connection.connect()
             connection.sock.settimeout(timeout)
-            self._busy[connection] = connection.sock, time.monotonic() + timeout
+            self._end_at(connection, time.monotonic() + timeout)
             with suppress(ConnectionError):  # one that refuses a request need not read all of it
                 connection.request("POST", path, content, {"content-type": MEDIA_TYPE, **http_headers(headers)})
             response = connection.getresponse()
@@ -166,12 +169,24 @@ class HttpFleet(api.FleetApi):
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
 
+    def _end_at(self, connection: http.client.HTTPConnection, until: float) -> None:
+        """Let a connection's call end by a time; a socket's own timeout is for each piece that comes."""
+        with self._lock:
+            self._busy[connection] = connection.sock, until
+            if until < self._next_end:
+                self._sooner.notify()
+
     def _end_late(self) -> None:
-        """End calls that take too long; a socket's own timeout is for each piece that comes."""
-        while not self._closed.wait(api.LOOK_UP):
-            now = time.monotonic()
-            for connection in [late for late, (_, until) in list(self._busy.items()) if until < now]:
-                self._hang_up(connection)
+        """End calls that take too long."""
+        with self._lock:
+            while not self._closed.is_set():
+                now = time.monotonic()
+                for connection, (opened, until) in self._busy.items():
+                    if until <= now:
+                        self._hang_up(connection)
+                        self._busy[connection] = opened, math.inf
+                self._next_end = min((until for _, until in self._busy.values()), default=math.inf)
+                self._sooner.wait(None if self._next_end == math.inf else self._next_end - now)
 
     def _passes(self, headers: Headers) -> bool:
         """Whether a call that is signed so passes, of a known node or not."""

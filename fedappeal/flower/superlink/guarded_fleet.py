@@ -43,7 +43,7 @@ AT_LEAST, TIMES = 8 << 20, 4
 MOST_STORED = memory_bytes() // 2
 """Bytes of all nodes' replies together: half of the memory that there is."""
 RECOUNTED_EVERY = 1.0
-"""Seconds between two looks at all that is stored, once `MOST_STORED` is reached."""
+"""Seconds between two looks at what is still stored, of all nodes or of one, once its bound is reached."""
 REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
 """Replies that a node may announce: a fixed number, and a number for each message that it was sent."""
 MOST_NODES = 20_000
@@ -64,6 +64,8 @@ class _Node:
     sent: dict[str, int] = field(default_factory=dict)
     largest: int = 0
     stored: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+    recounted: float = float("-inf")
 
 
 class GuardedFleet(FleetServicer):
@@ -157,8 +159,9 @@ class GuardedFleet(FleetServicer):
             stored = answer.stored
             return answer
         finally:
-            with self._lock:  # Flower refuses an object that it has already: that one still takes up its bytes
-                there = size if stored else len(self.objectstore_factory.store().get(object_id) or b"")
+            # Flower refuses an object that it has already: that one still takes up its bytes
+            there = size if stored else len(self.objectstore_factory.store().get(object_id) or b"")
+            with self._lock:
                 self._count(node, object_id, there)
 
     def ConfirmMessageReceived(
@@ -212,9 +215,10 @@ class GuardedFleet(FleetServicer):
         if not (node.messages or node.largest):  # sent what it answers before this process began
             return True
         most = AT_LEAST + TIMES * node.largest
-        if sum(node.stored.values()) + size > most:
+        if node.size + size > most and time.monotonic() - node.recounted >= RECOUNTED_EVERY:
             self._forget_deleted(node)
-        return sum(node.stored.values()) + size <= most
+            node.recounted = time.monotonic()
+        return node.size + size <= most
 
     def _forget_deleted(self, node: _Node) -> None:
         store = self.objectstore_factory.store()
@@ -223,7 +227,9 @@ class GuardedFleet(FleetServicer):
 
     def _count(self, node: _Node, object_id: str, size: int) -> None:
         """Note the bytes that an object of a node's takes up; 0: it is not stored. The lock is held."""
-        self._stored += size - node.stored.pop(object_id, 0)
+        more = size - node.stored.pop(object_id, 0)
+        node.size += more
+        self._stored += more
         if size:
             node.stored[object_id] = size
 

@@ -131,22 +131,42 @@ def push(fleet: GuardedFleet, object_id: str, size: int) -> bool:
     return bool(fleet.PushObject(request, Mock()).stored)
 
 
+class Looked(dict[str, bytes]):
+    """A store that notes which objects are looked for."""
+
+    def __init__(self, **objects: bytes) -> None:
+        super().__init__(objects)
+        self.looks: list[object] = []
+
+    def __contains__(self, key: object) -> bool:
+        self.looks.append(key)
+        return super().__contains__(key)
+
+
+def test_a_full_node_is_looked_through_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FleetServicer, "PushObject", lambda *_: PushObjectResponse(stored=True))
+    monkeypatch.setattr(guarded_fleet, "AT_LEAST", 10)
+    store = Looked(a=b"")
+    fleet = limited(store)
+    fleet._node(1).messages = 1
+    assert push(fleet, "a", 10)
+    assert not any(push(fleet, "b", 1) for _ in range(3))
+    assert store.looks == ["a"], "the node's objects are looked for once in a while, not at each refusal"
+    store.clear()
+    fleet._node(1).recounted = float("-inf")
+    assert push(fleet, "b", 1)
+
+
 def test_a_full_store_is_looked_through_now_and_then_and_said_to_be_full(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks: list[object] = []
-
-    class Store(dict[str, bytes]):
-        def __contains__(self, key: object) -> bool:
-            looks.append(key)
-            return super().__contains__(key)
-
+    store = Looked(a=b"")
+    looks = store.looks
     monkeypatch.setattr(guarded_fleet, "MOST_STORED", 10)
     monkeypatch.setattr(guarded_fleet, "RECOUNTED_EVERY", float("inf"))
     monkeypatch.setattr(guarded_fleet, "_LOG", Seldom())
     monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
     monkeypatch.setattr(FleetServicer, "PushObject", lambda *_: PushObjectResponse(stored=True))
-    store = Store(a=b"")
     fleet = limited(store)
     fleet._recounted = 0.0
     assert push(fleet, "a", 10)
@@ -188,7 +208,10 @@ def test_what_flower_does_not_store_takes_up_nothing_and_what_it_has_counts_once
 
 
 @pytest.mark.parametrize("sent_mib", [0, 2])
-def test_a_nodes_replies_take_up_what_it_was_sent_a_few_times(bounded: Server, sent_mib: int) -> None:
+def test_a_nodes_replies_take_up_what_it_was_sent_a_few_times(
+    bounded: Server, sent_mib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarded_fleet, "RECOUNTED_EVERY", 0.0)
     sender = Sender(bounded, floats=sent_mib * MIB // 4 + 4)
     sender.receive()
     upload = sender.announce(filled(8 + 4 * sent_mib + 3)).push()
