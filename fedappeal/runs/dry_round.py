@@ -129,6 +129,11 @@ class DryRun:
         yield from whole.lines
         if whole.lines:
             return
+        if not whole.joined:
+            logging.getLogger("fedappeal").warning(
+                "participation = '%s': no client would join after the mandatory round, in %d rounds of a dry run",
+                *(self.policy, ROUNDS - 1),
+            )
         if self._trains() and not whole.kept and alike(whole.model, initial_arrays(self.task, self.config.seed)):
             yield self._placed(f"the model is still the initial one after {ROUNDS} rounds that all clients joined")
             return
@@ -216,7 +221,8 @@ class DryRun:
             if not lines and self.policy == "always" and not any(record.count("joined") for record in records):
                 lines.append(self._placed("no client joined, though all wanted to"))
             kept = any(record.kept for record in records)
-            return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], kept)
+            joined = any(record.count("joined") for record in records if not record.mandatory)
+            return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], kept, joined)
 
     def _placed(self, line: str) -> str:
         """Return a line with where the author may look for what it says, unless it says that itself."""
@@ -234,11 +240,13 @@ class Outcome:
         lines: one for each thing that is wrong.
         model: the last model by name, where nothing is wrong.
         kept: whether the strategy kept the model in a round; one that gathers over rounds does, for example.
+        joined: whether a client joined in a round in which it might opt out.
     """
 
     lines: list[str]
     model: Arrays
     kept: bool = False
+    joined: bool = False
 
 
 class _BrokenOff(Exception):

@@ -338,6 +338,18 @@ MISTAKES = {
         """,
         "initial_model of the task failed: AttributeError: 'NoneType'",
     ),
+    "more outputs than classes": (
+        """
+        class X(Task):
+            input_shape, num_classes = (1,), 2
+            def initial_model(self, seed):  # HERE
+                return torch.nn.Linear(1, 3)
+            def load(self, client):
+                split = Split(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]))
+                return ClientData(split, split)
+        """,
+        "model is not allowed: it has 3 outputs, the labels are 0 to 1",
+    ),
     "a task without load": (
         """
         class X(Task):

@@ -122,6 +122,21 @@ def test_a_model_may_have_more_outputs_in_training(mine: Path) -> None:
     check_fit(load_task(TaskSettings.parse({"task": f"{mine.stem}:X"})), 0)
 
 
+def test_a_policy_under_which_no_client_would_join_is_said(mine: Path, caplog: pytest.LogCaptureFixture) -> None:
+    code = """
+    class X(Policy):
+        def decide(self, situation):
+            return Decision.JOINED if situation.server_round > LATE else Decision.SAT_OUT
+    """
+    for late, said in ((1, 0), (9, 1)):
+        caplog.clear()
+        mine.with_name(f"{mine.stem}_{late}.py").write_text(HEAD + f"LATE = {late}\n" + textwrap.dedent(code))
+        assert "nothing found" in check_own(f"{mine.stem}_{late}:X", {"clients": 4})
+        lines = [record.getMessage() for record in caplog.records if "no client would join" in record.getMessage()]
+        assert len(lines) == said
+        assert all(f"participation = '{mine.stem}_{late}:X'" in line for line in lines)
+
+
 def test_an_internal_fault_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame of pandas is no author's."""
     scope: dict[str, Any] = {"__name__": "fedappeal.simulation.engine", "pandas": pandas}

@@ -260,7 +260,7 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
         "yaxis": _axis(what),
     }
     title = f"Clients and what they require, after round {server_round}"
-    return chart_of(title, alt, traces, {**axes, "legend": LEGEND, "bargap": 0.1})
+    return chart_of(title, alt[0].upper() + alt[1:], traces, {**axes, "legend": LEGEND, "bargap": 0.1})
 
 
 def costs_chart(lines: Sequence[Line]) -> Chart:
