@@ -1,6 +1,7 @@
 """The live page of a real SuperLink: its nodes by their names, a paused one, stop and resume, over HTTP."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from fedappeal.federation.address import read_root_certificates
 from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.record.lines import PARTICIPATION
 from fedappeal.record.reader import Record
 from fedappeal.views.live.actions import SubmittedRun
 from fedappeal.views.live.page import live_page
@@ -87,6 +89,11 @@ def test_the_superlinks_latest_run_is_shown_stopped_and_resumed(
     assert done.code == 0, done.err
     wait_until(lambda: reader.clients() == {"0": "joined", "1": "joined", "2": "registered"})
     assert reader.shown["run"]["folder"] == str(folder)
+    assert re.search(r"key-[0-9a-f]{16}", (folder / PARTICIPATION).read_text())
+    wait_until(lambda: len(reader.client.get("/charts.json").json()["charts"]) > 2)
+    for drawn in (reader.client.get("/charts.json").text, reader.client.get("/report").text):
+        assert "Who joined when" in drawn
+        assert not re.search(r"key-[0-9a-f]{16}", drawn), "clients are shown by their registered names"
 
     state = str(clients[1].log.parent)
     assert federation.run(["client", "pause", "--state-dir", state]).code == 0
