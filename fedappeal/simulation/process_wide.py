@@ -23,6 +23,8 @@ _blas = ExitStack()
 """Puts BLAS's threads back, once no simulation is running."""
 _freezing: list[int] = []
 """One entry for each simulation that is running and has frozen objects."""
+_frozen_elsewhere: list[bool] = []
+"""One entry once a caller's frozen objects were seen: to ask costs a tenth of a second where there are millions."""
 _thresholds: list[tuple[int, int, int]] = []
 """The collector's, as the first of these simulations found them."""
 YOUNG_OBJECTS = 50_000
@@ -108,10 +110,12 @@ def frozen_objects() -> Iterator[None]:
     """Keep the garbage collector from what is there by now, and let it look rarely at what comes.
 
     Objects that the caller has frozen stay frozen, and a collector that the caller has set stays as it is: Python
-    unfreezes all objects or none.
+    unfreezes all objects or none. A process in which a caller has frozen objects counts as such from then on.
     """
     with _CHANGING:
-        mine = bool(_freezing) or not gc.get_freeze_count()
+        if not _freezing and not _frozen_elsewhere and gc.get_freeze_count():  # which walks through all of them
+            _frozen_elsewhere.append(True)
+        mine = not _frozen_elsewhere
         if mine:
             if not _freezing:
                 _thresholds.append(gc.get_threshold())

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.simulation import process_wide
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.process_wide import freeze_more, frozen_objects, simulation_threads
@@ -23,8 +24,9 @@ T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
-def nothing_frozen() -> Iterator[None]:
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Take back what the tests' own start has frozen."""
+    monkeypatch.setattr(process_wide, "_frozen_elsewhere", [])
     gc.unfreeze()
     yield
     gc.freeze()
