@@ -1,5 +1,6 @@
 # make demo   set up and run a federation of real client processes over gRPC on this machine
-# make test   set up and run the tests
+# make test   set up and run the tests, all but those below
+# make test-ray    set up and run the tests that start a Ray cluster
 # make test-newest  set up the newest Flower that this runs on in .venv-newest, and run what speaks to Flower there
 # make test-wheel    set up, build the wheel, and run the notebook in a clean environment with it
 # make test-hostile  set up and attack federations of real processes, as one member, neighbour or server could
@@ -36,7 +37,7 @@ SOAK_LOCAL_KILLS ?= 50
 SOAK_SIGNALS ?= 1
 MUTANTS ?= 300
 
-.PHONY: setup newest demo test test-newest test-docker test-reproduce test-wheel test-hostile soak mutants lint types check docs audit sbom requirements clean
+.PHONY: setup newest demo test test-ray test-newest test-docker test-reproduce test-wheel test-hostile soak mutants lint types check docs audit sbom requirements clean
 
 setup: $(READY)
 
@@ -70,7 +71,11 @@ export PYTHONDONTWRITEBYTECODE :=
 # number of tests those with one test of a minute would be last.
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: setup
-	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) -m "not ray" $(ARGS)
+
+# Ray starts a dozen processes a cluster, and gives them half a minute.
+test-ray: setup
+	@$(BIN)/python -m pytest -m ray tests/simulation/workers tests/e2e/test_flower_runtimes.py $(ARGS)
 
 # Both environments' Flowers meet in some of these tests.
 test-newest: newest

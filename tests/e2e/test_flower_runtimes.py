@@ -225,6 +225,7 @@ def test_long_lived_clients_join_a_stock_superlink(
     check_rounds(tmp_path / "run", len(programs))
 
 
+@pytest.mark.ray
 def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> None:
     """With a strategy of one's own, whose settings the one key `set` carries."""
     folder, code = tmp_path / "run", write_plugins(tmp_path / "code")

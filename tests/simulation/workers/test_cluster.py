@@ -22,6 +22,8 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import RayOptions, check_workers
 from tests.simulation.workers.test_workers import ALONE, assert_same, run, settings
 
+pytestmark = pytest.mark.ray
+
 WATCHED = """
 import json, os, sys
 from pathlib import Path
