@@ -42,7 +42,7 @@ from tests.mutants.operators import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("strategies", "client/training", "client/participant.py", "fedappeal/web", "fedappeal/flower")
-TESTED = ("strategies", "client", "web", "flower", "simulation", "server", "live", "metrics", "protocol")
+TESTED = ("strategies", "client", "web", "flower", "simulation", "server", "views", "protocol")
 TESTS = tuple(f"tests/{room}" for room in TESTED)
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 # Nothing that starts more processes, and nothing that is kept in the tree.
