@@ -200,12 +200,13 @@ class FleetConnection:
             if len(message.parts) > _MOST_OBJECTS:
                 raise MessageRefused(f"a message of more than {_MOST_OBJECTS} objects is not allowed", message.about)
             root, room = message.object_id, _Room(message, largest)
-            contents = self._pull(about.run_id, [root], until, room)
-            held = {part: content for part in message.parts if (content := self._cache.get(part)) is not None}
-            room.take(held)
-            contents |= held
+            contents = {part: content for part in message.parts if (content := self._cache.get(part)) is not None}
+            room.take(contents)
             missing = [part for part in message.parts if part not in contents]
-            contents |= self._pull(about.run_id, missing, until, room)
+            # The message's own object comes last, so one that is looked at alone says whether all is there.
+            first = [root, *missing] if self._fleet.pulls_together else [root]
+            contents |= self._pull(about.run_id, first, until, room)
+            contents |= self._pull(about.run_id, [part for part in missing if part not in contents], until, room)
             size = sum(map(len, contents.values()))
         except NotConnected:
             raise

@@ -59,8 +59,7 @@ class HttpFleet(api.FleetApi):
         if not insecure:
             context = trusting(root_certificates)
             self._make = partial(http.client.HTTPSConnection, host, port, context=context)
-        self._lock = threading.Lock()
-        self._sooner = threading.Condition(self._lock)
+        self._lock = threading.Condition()
         self._next_end = math.inf
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: dict[http.client.HTTPConnection, tuple[socket.socket | None, float]] = {}
@@ -77,7 +76,7 @@ class HttpFleet(api.FleetApi):
         """Close the connections, without a word to the SuperLink."""
         with self._lock:
             self._closed.set()
-            self._sooner.notify()
+            self._lock.notify()
             connections = [*self._idle, *self._busy]
             self._idle.clear()
         for connection in connections:
@@ -174,7 +173,7 @@ class HttpFleet(api.FleetApi):
         with self._lock:
             self._busy[connection] = connection.sock, until
             if until < self._next_end:
-                self._sooner.notify()
+                self._lock.notify()
 
     def _end_late(self) -> None:
         """End calls that take too long."""
@@ -186,7 +185,7 @@ class HttpFleet(api.FleetApi):
                         self._hang_up(connection)
                         self._busy[connection] = opened, math.inf
                 self._next_end = min((until for _, until in self._busy.values()), default=math.inf)
-                self._sooner.wait(None if self._next_end == math.inf else self._next_end - now)
+                self._lock.wait(None if self._next_end == math.inf else self._next_end - now)
 
     def _passes(self, headers: Headers) -> bool:
         """Whether a call that is signed so passes, of a known node or not."""

@@ -25,6 +25,7 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.flower.grid.assembly import TreeRefused, levels
+from fedappeal.flower.node.fleet import JOINT, LARGE_ENOUGH, MOST_TOGETHER, joined
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
@@ -124,8 +125,25 @@ class GuardedFleet(FleetServicer):
             raise
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> PullObjectResponse:
-        """Hand an object out, and note its size: its node has the message."""
+        """Hand an object out, or several; its node has the message."""
         self._take_back(request.node.node_id)
+        if JOINT not in request.object_id:
+            return self._pull(request, context)
+        contents, size = list[bytes](), 0
+        for object_id in request.object_id.split(JOINT, MOST_TOGETHER)[:MOST_TOGETHER]:
+            content = b""
+            if size < LARGE_ENOUGH:
+                request.object_id = object_id
+                answer = self._pull(request, context)
+                if not answer.object_found:
+                    return answer
+                content = answer.object_content
+            contents.append(content)
+            size += len(content)
+        return PullObjectResponse(object_found=True, object_available=True, object_content=joined(contents))
+
+    def _pull(self, request: PullObjectRequest, context: grpc.ServicerContext) -> PullObjectResponse:
+        """Return an object, and note its size."""
         answer = super().PullObject(request, context)
         if answer.object_content:  # an id that is made up is not kept
             with self._lock:
