@@ -74,6 +74,7 @@ def drawing(xlabel: str, ylabel: str) -> Drawing:
             axes.set_title(arm.name, fontsize=9)
             axes.grid(alpha=0.3)
         panels[0].set_ylabel(ylabel)
+        panels[0].plot([], [], color="#444444", alpha=0.5, linewidth=0.7, label="one seed")
         panels[0].legend(fontsize=8)
         save(figure, stem)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,8 @@ Reading = str | Callable[[Line], float | None]
 """A key of the history's lines, or a function that reads a value off a line."""
 Panel = tuple[Reading, str, bool]
 """One panel of curves: what is drawn, label of the axis, whether in per cent."""
+Mark = tuple[str, Callable[[Lines], Sequence[int]]]
+"""Thin vertical lines: what they stand for, and the rounds of a run that get one."""
 
 
 def forest(results: Results, stem: Path) -> None:
@@ -86,19 +88,20 @@ def _gap(axes: "Axes", verdict: Verdict, at: float, colour: str) -> None:
         axes.plot([verdict.paper], [at], "x", color=colour, markersize=5)
 
 
+_MEAN = "mean, 95 % interval; dots: seeds"
+
+
 def _legend(picture: "Figure", colours: dict[str, str], papers: bool) -> None:
     from matplotlib.lines import Line2D
 
     entries = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in colours.items()]
-    entries.append(
-        Line2D([], [], color="#444444", marker="D", markersize=4, label="mean, 95 % interval; dots: seeds")
-    )
+    entries.append(Line2D([], [], color="#444444", marker="D", markersize=4, label=_MEAN))
     if papers:
         entries.append(Line2D([], [], color="#444444", marker="x", linestyle="", label="as the paper prints it"))
     picture.legend(
         handles=entries,
         loc="outside lower center",
-        ncols=max(1, int(picture.get_figwidth() / 2.7)),
+        ncols=max(1, int(picture.get_figwidth() / (0.6 + 0.06 * max(map(len, (*colours, _MEAN)))))),
         fontsize=8,
         frameon=False,
     )
@@ -164,32 +167,38 @@ def over_rounds(
     panel: Panel,
     runs_of: Mapping[str, Sequence[RunResult]],
     order: Sequence[str],
-    marks: Callable[[Lines], Sequence[int]] = lambda lines: (),
+    mark: Mark = ("", lambda lines: ()),
+    xscale: str = "linear",
 ) -> None:
     """Draw a panel over the rounds: a thick line a label's mean, a thin one each seed.
 
-    A run that has ended keeps its model in the mean, and a dot stands where a label's last run has ended.
+    A run that has ended keeps its model in the mean, and a dot stands where a label's last run has ended. A
+    legend of the axes names thin lines, marks and dots, where there are any.
 
     Args:
         axes: where to.
         panel: what.
         runs_of: the runs by label.
         order: the labels in the order of their colours.
-        marks: rounds of a run that get a thin vertical line.
+        mark: thin vertical lines of the runs.
+        xscale: ``linear`` or ``log``.
     """
     reading, title, percent = panel
     scale = 100.0 if percent else 1.0
     ends = {label: max((int(run.lines[-1]["round"]) for run in runs), default=0) for label, runs in runs_of.items()}
     end = max(ends.values(), default=0)
+    legend: dict[str, Any] = {}
     measured = {number for runs in runs_of.values() for run in runs for number in recorded(run.lines, reading)}
     for label, runs in runs_of.items():
         place = order.index(label)
         style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
         for run in runs:
             rounds, values = curve([run], reading)
-            axes.plot(rounds, scale * np.array(values), linewidth=0.5, alpha=0.35, **style)
-            for marked in marks(run.lines):
-                axes.axvline(marked, linewidth=0.5, alpha=0.2, color=style["color"])
+            axes.plot(rounds, scale * np.array(values), linewidth=0.6, alpha=0.5, **style)
+            for marked in mark[1](run.lines):
+                axes.axvline(marked, linewidth=0.5, alpha=0.4, color=style["color"])
+                legend[mark[0]] = {"marker": "|", "markersize": 10, "linestyle": ""}
+        legend |= {"one seed": {"linewidth": 0.6}} if len(runs) > 1 else {}
         # Between the rounds that evaluate, an ended run's model would be a mean of its own.
         kept = dict(
             zip(*curve([replace(run, lines=continued(run.lines, end)) for run in runs], reading), strict=True)
@@ -198,14 +207,18 @@ def over_rounds(
         axes.plot(list(means), list(means.values()), label=label, linewidth=1.8, **style)
         if ends[label] < end and ends[label] in means:
             axes.plot(ends[label], means[ends[label]], "o", color=style["color"], markersize=5)
-    axes.set(xlabel="round", ylabel=title)
+            legend["the last run ends"] = {"marker": "o", "markersize": 5, "linestyle": ""}
+    for name, look in legend.items():
+        axes.plot([], [], color="#444444", label=name, **look)
+    axes.set(xlabel="round", ylabel=title, xscale=xscale)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
 
 
 def curves(
     panels: Sequence[Panel],
     order: Sequence[str] = (),
-    marks: Callable[[Lines], Sequence[int]] = lambda lines: (),
+    mark: Mark = ("", lambda lines: ()),
     shown: Sequence[str] = (),
     xscale: str = "linear",
 ) -> Drawing:
@@ -214,7 +227,7 @@ def curves(
     Args:
         panels: of each row.
         order: labels of the arms, in the order of their colours, which are the same in all groups.
-        marks: rounds of a run that get a thin vertical line.
+        mark: thin vertical lines of the runs.
         shown: groups; none of them is there, or empty: all.
         xscale: ``linear`` or ``log``.
     """
@@ -226,8 +239,7 @@ def curves(
         grid = picture.subplots(len(groups), len(panels), squeeze=False)
         for row, (group, arms) in zip(grid, groups.items(), strict=True):
             for axes, panel in zip(row, panels, strict=True):
-                over_rounds(axes, panel, {arm.shown: results.of(arm.name) for arm in arms}, labels, marks)
-                axes.set_xscale(xscale)
+                over_rounds(axes, panel, {arm.shown: results.of(arm.name) for arm in arms}, labels, mark, xscale)
             row[0].set_title(fill(group, 60), loc="left", fontsize=10)
             row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
         save(picture, stem)

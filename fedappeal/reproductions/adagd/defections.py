@@ -155,7 +155,7 @@ EXPERIMENTS = (
         figure=curves(
             (("accuracy", "average accuracy %", True), (agents.population, "population accuracy %", True)),
             (_LEAVE, _STAY),
-            agents.defections,
+            agents.DEFECTIONS,
         ),
         notes=NOTES
         + f"""\

@@ -12,7 +12,7 @@ import numpy as np
 from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.reproductions.adagd.defections import CLASSES, ETA, NOTES, SETTINGS, local
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.views.comparison.measures import COLOURS, Measure, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Measure, new_figure, save
 from fedappeal.views.comparison.statistics import Interval
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _draw_figure_8(results: Results, stem: Path) -> None:
         axes.set_title(f"q = {kept / 100:g}", fontsize=11)
         axes.set_xlabel("eta")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=9, loc="lower left")
+        axes.legend(fontsize=9, loc="lower left", title="mean, 95 % interval", title_fontsize=8)
     panels[0].set_ylabel("average accuracy %")
     save(figure, stem)
 
@@ -195,7 +195,7 @@ def _draw(results: Results, stem: Path, sweeps: Sequence[Sweep]) -> None:
         column[2].set_xlabel("epsilon (0: no agent leaves)")
     for axes, label in zip(grid[:, 0], ("(a) average", "(b) population", "(c) single agents"), strict=True):
         axes.set_ylabel(f"{label}: accuracy %")
-        axes.legend(fontsize=9, loc="lower left")
+        axes.legend(fontsize=9, loc="lower left", title="mean, 95 % interval", title_fontsize=8)
     for axes in grid.flat:
         axes.grid(alpha=0.3)
         axes.set_ylim(0, 100)
@@ -204,12 +204,18 @@ def _draw(results: Results, stem: Path, sweeps: Sequence[Sweep]) -> None:
 
 def _by_steps(axes: "Axes", results: Results, sweep: Sweep, kept: int, measure: Measure) -> None:
     """Draw a measure as one curve for each K."""
-    for steps, colour in zip(sweep.steps, COLOURS, strict=False):
-        by_setting(axes, results, sweep.rows(kept, steps), measure, colour, f"K = {steps}")
+    for steps, colour, dash in zip(sweep.steps, COLOURS, DASHES, strict=False):
+        by_setting(axes, results, sweep.rows(kept, steps), measure, colour, f"K = {steps}", dash)
 
 
 def by_setting(
-    axes: "Axes", results: Results, rows: Mapping[float, str], measure: Measure, colour: str, label: str
+    axes: "Axes",
+    results: Results,
+    rows: Mapping[float, str],
+    measure: Measure,
+    colour: str,
+    label: str,
+    dash: str = "-",
 ) -> None:
     """Draw a measure's means and intervals over a setting's values as one curve."""
     points = [(p, values) for p, arm in rows.items() if (values := results.numbers(arm, measure))]
@@ -220,6 +226,7 @@ def by_setting(
         [float(np.mean(values)) for _, values in points],
         yerr=[Interval.of(values).half or 0.0 for _, values in points],
         color=colour,
+        linestyle=dash,
         marker="o",
         markersize=3.5,
         linewidth=1.4,
@@ -240,7 +247,7 @@ EXPERIMENTS = (
         measures=(agents.AGENTS_LOST, *_MEASURES),
         quick=Quick({"rounds": 30}, tuple(_FIGURE_3[0].cell(90, k, p) for k in (1, 5) for p in (0.0, 0.6, 1.0))),
         claims=tuple(claim for sweep in _FIGURE_3 for claim in sweep.claims()),
-        figure=partial(_draw, sweeps=_FIGURE_3),
+        glances={"": partial(_draw, sweeps=_FIGURE_3)},
         notes=NOTES
         + """\
 - The paper's plots do not name their q; ours are 0.5, 0.9 and 1. Its K goes to 100, ours to 20; it tunes eta for

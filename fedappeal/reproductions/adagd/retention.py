@@ -177,7 +177,7 @@ EXPERIMENTS = (
         measures=MEASURES,
         quick=Quick({"rounds": 60}, ("Local SGD", "Local SGD, no agent leaves", "ADA-GD", "ADA-GD, slack 1")),
         claims=_claims(),
-        figure=curves(PANELS, ORDER, agents.defections, (PAPER, UNIT_PAPER, UNIT), "log"),
+        figure=curves(PANELS, ORDER, agents.DEFECTIONS, (PAPER, UNIT_PAPER, UNIT), "log"),
         notes=_NOTES,
     ),
 )

@@ -31,6 +31,9 @@ def defections(lines: measures.Lines) -> list[int]:
     return [int(line["round"]) for line in lines for _ in range(int(line["left"]))]
 
 
+DEFECTIONS = ("an agent leaves", defections)
+
+
 def before_any_left(reading: Reading) -> Callable[[measures.Lines], float | None]:
     """Return a reading: the last value recorded before the round in which the first agent leaves.
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from fedappeal.reproductions.adagd import retention
 from fedappeal.reproductions.adagd.precision import by_setting
-from fedappeal.reproductions.adagd.settings import AGENTS_LOST, END_ACCURACY, defections, kept_share
+from fedappeal.reproductions.adagd.settings import AGENTS_LOST, DEFECTIONS, END_ACCURACY, kept_share
 from fedappeal.studies.experiment import (
     Arm,
     Claim,
@@ -170,18 +170,18 @@ def _figure(results: Results, stem: Path) -> None:
         strict=True,
     ):
         runs_of = {name: chosen(results, name, choose) for name in ALGORITHMS}
-        over_rounds(axes, retention.PANELS[0], runs_of, retention.ORDER, defections)
-        axes.set_xscale("log")
+        over_rounds(axes, retention.PANELS[0], runs_of, retention.ORDER, DEFECTIONS, "log")
         axes.set_title(title, loc="left", fontsize=10)
+        axes.legend(fontsize=8)
     for (name, etas), colour in zip(ALGORITHMS.items(), COLOURS, strict=False):
         rows = {eta: row(name, eta) for eta in etas if results.of(row(name, eta))}
         by_setting(right, results, rows, END_ACCURACY, colour, name)
         lost = [eta for eta, arm in rows.items() if any(results.numbers(arm, AGENTS_LOST))]
         right.plot(lost, [fmean(results.numbers(rows[eta], END_ACCURACY)) for eta in lost], "kx", markersize=11)
-    right.set(xlabel="step size eta", ylabel="test accuracy % at the end (mean)", xscale="log")
+    right.set(xlabel="step size eta", ylabel="test accuracy % at the end", xscale="log")
     right.set_title("all steps; crossed out: an agent leaves, in some seed", loc="left", fontsize=10)
     right.grid(alpha=0.3)
-    right.legend(fontsize=8)
+    right.legend(fontsize=8, title="mean, 95 % interval", title_fontsize=8)
     save(figure, stem)
 
 

@@ -80,7 +80,7 @@ def _figure(results: Results, stem: Path) -> None:
             for arm in (arm for arm in results.arms if arm.group == group):
                 colour = COLOURS[_COLOURED.index(arm.label) % len(COLOURS)]
                 x, y = results.numbers(arm.name, across), results.numbers(arm.name, up)
-                axes.plot(x, y, "o", color=colour, markersize=3, alpha=0.6)
+                (handles["small: one seed"],) = axes.plot(x, y, "o", color=colour, markersize=3, alpha=0.6)
                 (handles[arm.label],) = axes.plot([fmean(x)], [fmean(y)], "o", color=colour, markersize=8)
                 at = [[arm.printed(measure)] for measure in (across, up)]
                 (paper,) = axes.plot(*at, "X", color=colour, markersize=8, alpha=0.55)
