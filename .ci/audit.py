@@ -32,18 +32,18 @@ class Outcome:
 def advisories(report: dict[str, Any]) -> Outcome:
     """Return what pip-audit's report in JSON comes to."""
     packages = report["dependencies"]
-    found = [
+    flaws = [
         f"{package['name']} {package['version']}: {flaw['id']}, mended in {', '.join(flaw['fix_versions']) or 'none'}"
         for package in packages
         for flaw in package.get("vulns", ())
     ]
     unread = [package["name"] for package in packages if "skip_reason" in package]
-    lines = [*found]
+    lines = [*flaws]
     if unread:
         lines.append(f"no advisories could be read for {len(unread)} of {len(packages)} packages: {_some(unread)}")
     if not lines:
         lines.append(f"no advisory concerns any of {len(packages)} packages")
-    return Outcome(FOUND if found else UNREACHABLE if unread else 0, tuple(lines))
+    return Outcome(FOUND if flaws else UNREACHABLE if unread else 0, tuple(lines))
 
 
 def audit_packages(requirements: Path) -> Outcome:
@@ -53,10 +53,10 @@ def audit_packages(requirements: Path) -> Outcome:
     try:
         return advisories(json.loads(done.stdout))
     except ValueError:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         if _NETWORK.search(done.stderr):
-            return Outcome(UNREACHABLE, (f"the advisories could not be reached: {said[-1][:300]}",))
-        return Outcome(FAILED, (f"pip-audit failed: {said[-1][:300]}",))
+            return Outcome(UNREACHABLE, (f"the advisories could not be reached: {errors[-1][:300]}",))
+        return Outcome(FAILED, (f"pip-audit failed: {errors[-1][:300]}",))
 
 
 def audit_code() -> Outcome:

@@ -175,7 +175,7 @@ class _Answers:
         """Decide, and train where the decision is to join."""
         participant = self._participants.of(context, message)
         config = _config(message)
-        algorithm, told = told_strategy(participant, config)
+        algorithm, instructions = told_strategy(participant, config)
         participant.discloses.check_train(algorithm)
         server_round, run_key = _round(config, missing=-1), str(config.get(keys.RUN_KEY, ""))
         metrics: Metrics = {keys.NUM_EXAMPLES: participant.data.counts[0]}
@@ -195,7 +195,7 @@ class _Answers:
             steps, use = algorithm.tuning_steps(), participant.use_of(algorithm)
             evaluation = judge(keys.TRAIN_SPLIT, steps)
             judged = judge(by, steps, use)
-        priority, decision = participant.priority(algorithm.granted(told)), Decision.JOINED
+        priority, decision = participant.priority(algorithm.granted(instructions)), Decision.JOINED
         if not attacking:
             mandatory = bool(config.get(keys.MANDATORY, 0))
             situation = Situation(
@@ -203,7 +203,7 @@ class _Answers:
                 evaluation=evaluation,
                 mandatory=mandatory,
                 priority=priority,
-                told=told,
+                told=instructions,
                 outlook=ModelOutlook(participant, arrays, model),
                 judged=judged,
             )
@@ -225,8 +225,8 @@ class _Answers:
                 note_training(Path(participant.node.state_dir).expanduser())
         if rule is None or training is None:
             return _reply(message, metrics)
-        measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, told, judged)
-        turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
+        measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, instructions, judged)
+        turn = Turn(participant, message.content, arrays, server_round, run_key, training, instructions, measured)
         claims = algorithm.report(measured) if participant.node.report_weight else {}
         if attacking:
             claims = false_claims(participant.config, algorithm, claims, measured, requirement)

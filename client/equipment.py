@@ -252,8 +252,8 @@ class Equipment:
         Raises:
             ConfigError: as `client.equipment.rule_of`.
         """
-        named = self._run_settings.local_rule
-        name = self._strategy.rule_name if named == "auto" else named
+        rule_name = self._run_settings.local_rule
+        name = self._strategy.rule_name if rule_name == "auto" else rule_name
         return rule_of(self._run_settings, self._strategy, name, {}, self.allowed)
 
     @cached_property

@@ -128,8 +128,8 @@ class NodeSettings(Settings):
                 raise ValueError(f"label is missing: which column of data = '{self.data}' holds the labels")
             Columns.parse(self.features, self.label)
         elif self.features or self.label:
-            given = self._columns_given()
-            raise ValueError(f"{given} is not allowed with data = '{self.data}': only a .csv or .parquet has columns")
+            names = self._columns_given()
+            raise ValueError(f"{names} is not allowed with data = '{self.data}': only a .csv or .parquet has columns")
 
     def _columns_given(self) -> str:
         return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"

@@ -61,26 +61,26 @@ def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tup
         ConfigError: for another strategy or other settings than the run's; where the owner does not allow it.
     """
     name, run = str(config.get(keys.STRATEGY, "")), participant.config
-    told = section(config, name)
+    sent = section(config, name)
     if "strategy" not in run.model_fields_set:
         if not name:
             return NO_STRATEGY, {}
         kind = STRATEGIES.load(name, participant.node.allowed)
         allowed = set(kind.Settings.keys())
-        algorithm = kind.of_run(run.with_plugins((f"{name}.{key}", told[key]) for key in told if key in allowed))
-        return algorithm, {**algorithm.settings.as_config(), **told}
+        algorithm = kind.of_run(run.with_plugins((f"{name}.{key}", sent[key]) for key in sent if key in allowed))
+        return algorithm, {**algorithm.settings.as_config(), **sent}
     expected = participant.strategy
     if not name and not expected.reports and expected.LocalRule is None:
         return NO_STRATEGY, {}
     if name != expected.name:
         raise ConfigError(f"strategy = '{name}' is not allowed in this run: '{expected.name}'")
     settings = expected.settings.as_config()
-    named = {key: told[key] for key in settings if key in told}
-    if any(type(value) is not type(settings[key]) or value != settings[key] for key, value in named.items()):
-        for key, value in parse_section(type(expected), {**settings, **named}).as_config().items():
+    values = {key: sent[key] for key in settings if key in sent}
+    if any(type(value) is not type(settings[key]) or value != settings[key] for key, value in values.items()):
+        for key, value in parse_section(type(expected), {**settings, **values}).as_config().items():
             if value != settings[key]:
                 raise ConfigError(f"{name}.{key} = {value} is not allowed in this run: {settings[key]}")
-    return expected, {**settings, **told}
+    return expected, {**settings, **sent}
 
 
 def told_rule(participant: Participant, algorithm: ClientSide, config: Mapping[str, Scalar]) -> LocalRule:

@@ -47,21 +47,21 @@ class Given:
             ConfigError: where the settings give another value than an object has.
         """
         names: dict[str, str] = {}
-        own: dict[str, Scalar] = {}
+        section: dict[str, Scalar] = {}
         if self.task is not None:
             names["task"] = self.task.name
-            own |= _under_name(type(self.task), self.task.own.as_config(), config)
+            section |= _under_name(type(self.task), self.task.own.as_config(), config)
         if self.strategy is not None:
             names["strategy"] = self.strategy.name
-            own |= _under_name(type(self.strategy), self.strategy.settings.as_config(), config)
-        return config.model_copy(update=names).with_plugins(own.items())
+            section |= _under_name(type(self.strategy), self.strategy.settings.as_config(), config)
+        return config.model_copy(update=names).with_plugins(section.items())
 
     def strategy_of(self, config: RunConfig) -> Strategy | None:
         """Return a copy of the strategy for a run; None where the settings name one."""
         if self.strategy is None:
             return None
         made, general = copy.deepcopy(self.strategy), config.as_config()
-        unset = {own: general[key] for own, key in made.from_run.items() if getattr(made.settings, own) is None}
+        unset = {field: general[key] for field, key in made.from_run.items() if getattr(made.settings, field) is None}
         made.settings = made.settings.model_copy(update=unset)
         return made
 
@@ -167,12 +167,12 @@ class Chosen:
 
         Where the user who starts a run is the owner of its clients, these are given to them.
         """
-        named = (
+        files = (
             (policy.name, key, self.config.section(policy.name).get(key))
             for policy in self.policies.values()
             for key in policy.owner_alone
         )
-        return " ".join(shlex.quote(f"{name}.{key}={value}") for name, key, value in named if value)
+        return " ".join(shlex.quote(f"{name}.{key}={value}") for name, key, value in files if value)
 
     def foreign(self) -> list[tuple[str, Provenance]]:
         """Return kind and provenance of each plug-in that is not fedappeal's.
@@ -293,12 +293,12 @@ def _known(name: str, used: Iterable[str]) -> type[Plugin]:
     for registry in REGISTRIES:
         if name in registry.names():
             plugin: type[Plugin] = registry.load(name)
-            if (own := plugin.settings_name()) != name:
-                raise ConfigError(f"{registry.kind} '{name}' has no settings of its own: they stand under '{own}'")
+            if (key := plugin.settings_name()) != name:
+                raise ConfigError(f"{registry.kind} '{name}' has no settings of its own: they stand under '{key}'")
             return plugin
     if name in TASKS.names() and isinstance(task := TASKS.find(name), type):
         return task
-    names = [*used, *(known for registry in REGISTRIES for known in registry.names()), *TASKS.names()]
+    names = [*used, *(choice for registry in REGISTRIES for choice in registry.names()), *TASKS.names()]
     raise ConfigError(f"unknown plug-in '{name}' in the settings{did_you_mean(name, names)}")
 
 
@@ -316,7 +316,7 @@ def check_names(plugins: Iterable[type[Plugin]]) -> None:
     Raises:
         ConfigError: one that cannot be written in front of a setting, is a general setting's, or has two meanings.
     """
-    known: dict[str, type[Plugin]] = {}
+    by_name: dict[str, type[Plugin]] = {}
     for plugin in plugins:
         name = plugin.settings_name()
         if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
@@ -325,7 +325,7 @@ def check_names(plugins: Iterable[type[Plugin]]) -> None:
             )
         if name in (*RunConfig.keys(), "set"):
             raise ConfigError(f"plug-in {plugin.__name__} is called '{name}', as a general setting is: rename it")
-        if (other := known.setdefault(name, plugin)).Settings is not plugin.Settings:
+        if (other := by_name.setdefault(name, plugin)).Settings is not plugin.Settings:
             raise ConfigError(f"plug-ins {other.__name__} and {plugin.__name__} are both called '{name}': rename one")
 
 

@@ -177,11 +177,11 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, durable: bool = True)
         _keep(newest)
     checkpoint.write(newest, durable)
     earlier = _earlier(folder)
-    kept = sorted((number for number in earlier if number < checkpoint.server_round), reverse=True)[: KEPT - 1]
+    numbers = sorted((number for number in earlier if number < checkpoint.server_round), reverse=True)[: KEPT - 1]
     for number, file in earlier.items():
-        if number not in kept:
+        if number not in numbers:
             file.unlink()
-    return [checkpoint.server_round, *kept]
+    return [checkpoint.server_round, *numbers]
 
 
 def newest_usable(folder: Path, usable: Usable = without_memory) -> Found:
@@ -313,21 +313,21 @@ def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = witho
     Raises:
         ConfigError: no checkpoint can be used; then nothing is changed.
     """
-    found = newest_usable(folder.path, usable)
+    usable_one = newest_usable(folder.path, usable)
     delete_unfinished(folder.path)
     for line in folder.mend():
         say(line)
     for path, reason in damaged_initials(folder.path).items():
-        kept = set_aside(path).name
-        folder.event("damaged", file=path.name, aside=kept, reason=reason)
-        say(f"{reason}: the next checkpoint writes it again, and the damaged file is kept as '{kept}'")
-    for path, reason in found.newer.items():
-        kept = set_aside(path).name
-        folder.event("damaged", file=path.name, aside=kept, reason=reason, round=found.server_round)
+        name = set_aside(path).name
+        folder.event("damaged", file=path.name, aside=name, reason=reason)
+        say(f"{reason}: the next checkpoint writes it again, and the damaged file is kept as '{name}'")
+    for path, reason in usable_one.newer.items():
+        name = set_aside(path).name
+        folder.event("damaged", file=path.name, aside=name, reason=reason, round=usable_one.server_round)
         say(
-            f"{reason}: the run continues after round {found.server_round}, from '{found.file.name}'; "
-            f"the checkpoint that cannot be used is kept as '{kept}'"
+            f"{reason}: the run continues after round {usable_one.server_round}, from '{usable_one.file.name}'; "
+            f"the checkpoint that cannot be used is kept as '{name}'"
         )
-    if found.checkpoint is not None and found.file.name != CHECKPOINT:
-        os.replace(found.file, found.file.with_name(CHECKPOINT))
-    return found
+    if usable_one.checkpoint is not None and usable_one.file.name != CHECKPOINT:
+        os.replace(usable_one.file, usable_one.file.with_name(CHECKPOINT))
+    return usable_one

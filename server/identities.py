@@ -93,13 +93,13 @@ class IdentityFile:
         try:
             if not self.path.exists():
                 return Book()
-            said = parse_json(self.path.read_bytes())
-            if not isinstance(said, dict) or said.get("format") != _FORMAT:
+            content = parse_json(self.path.read_bytes())
+            if not isinstance(content, dict) or content.get("format") != _FORMAT:
                 raise ValueError(f"it is not of format {_FORMAT}")
-            runs = said["runs"]
+            runs = content["runs"]
             if not isinstance(runs, dict):
                 raise ValueError("its runs are no object")
-            return Book(_owners(said["clients"]), {str(run): _owners(ids) for run, ids in runs.items()})
+            return Book(_owners(content["clients"]), {str(run): _owners(ids) for run, ids in runs.items()})
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(
                 f"file '{self.path}' cannot be read: {error} (it says whose each client-id is: put back a copy; "
@@ -108,8 +108,8 @@ class IdentityFile:
 
     def _with_passing(self, runs: dict[str, dict[str, str]], passing: dict[str, str]) -> dict[str, dict[str, str]]:
         others = {run: ids for run, ids in runs.items() if run != self._run_key}
-        kept = dict(list(others.items())[-(_RUNS - 1) :])
-        return kept | ({self._run_key: passing} if passing else {})
+        latest = dict(list(others.items())[-(_RUNS - 1) :])
+        return latest | ({self._run_key: passing} if passing else {})
 
     def _write(self, book: Book) -> None:
         record = {"format": _FORMAT, "clients": book.clients, "runs": book.runs}
@@ -135,7 +135,7 @@ class IdentityFile:
             yield
 
 
-def _owners(said: Any) -> dict[str, str]:
-    if not isinstance(said, dict) or not all(is_client_id(i) and isinstance(key, str) for i, key in said.items()):
+def _owners(ids: Any) -> dict[str, str]:
+    if not isinstance(ids, dict) or not all(is_client_id(i) and isinstance(key, str) for i, key in ids.items()):
         raise ValueError("its client-ids are no object of fingerprints")
-    return said
+    return ids

@@ -181,7 +181,7 @@ class Recorder(Hooks):
     def _is_written(self, record: RoundRecord) -> bool:
         """Return whether clients' measurements of a round are written: a pure function of its number."""
         between = max(1, self.strategy.shared.evaluate_every)
-        evaluated, whole = (max(1, each // between) for each in (record.server_round, self.rounds))
+        evaluated, whole = (max(1, rounds // between) for rounds in (record.server_round, self.rounds))
         every = -(-whole * len(record.measured) // MOST_MEASUREMENTS)
         return every <= 1 or evaluated % every == 1
 
@@ -195,11 +195,11 @@ class Recorder(Hooks):
         if self.memory is not None:
             self.memory.save(server_round)
         checkpoint = Checkpoint(server_round, self.initial, arrays, self.strategy.state(), self._initial_hash)
-        kept = write_checkpoint(self.folder.path, checkpoint, self.durable)
+        number = write_checkpoint(self.folder.path, checkpoint, self.durable)
         if self.memory is not None:
-            self.memory.keep_only(kept)
+            self.memory.keep_only(number)
         ended = time.monotonic()
-        wait = max(SECONDS_APART, LARGEST_SHARE * (ended - started)) if len(kept) >= _FEWEST else 0.0
+        wait = max(SECONDS_APART, LARGEST_SHARE * (ended - started)) if len(number) >= _FEWEST else 0.0
         self._due = ended + wait
         self.watch.on_checkpoint(server_round)
 

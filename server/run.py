@@ -60,11 +60,11 @@ def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arra
     from fedappeal.tasks.share import initial_arrays
 
     if not whole and not rule.keeps_personal:
-        own = parts_of(task.initial_model(config.seed), share_of(task)).personal_trained
-        if own:
+        personal = parts_of(task.initial_model(config.seed), share_of(task)).personal_trained
+        if personal:
             raise ConfigError(
                 f"share = '{share_of(task)}' is not allowed with local-rule = '{rule.name}': all trained parameters "
-                f"have to travel, and '{own[0]}' would stay with the clients"
+                f"have to travel, and '{personal[0]}' would stay with the clients"
             )
     return initial_arrays(task, config.seed, config.initial_model)
 
@@ -118,13 +118,13 @@ def run(
             n for k, n in enumerate(nodes) if strategy.asks_priority(k, config.clients)
         )
         strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
-        named = initial_arrays(config, task, plugins.rule)
-        layout = Layout.of(named)
+        arrays = initial_arrays(config, task, plugins.rule)
+        layout = Layout.of(arrays)
         strategy.check_model(layout.names)
         strategy.layout = layout
-        initial = layout.pack(named) if config.pack else layout.named(named)
-        del named  # as large as the model, for as long as the run takes
-        told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
+        initial = layout.pack(arrays) if config.pack else layout.named(arrays)
+        del arrays  # as large as the model, for as long as the run takes
+        config_record = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
         folder.identify({"task-fingerprint": task.fingerprint, keys.LAYOUT: layout.hash})
         folder.record(metric=task.metric.as_record())
         start = Checkpoint(0, initial, initial, strategy.state())
@@ -142,11 +142,11 @@ def run(
                 grid,
                 start.initial,
                 config.rounds,
-                train_config=ConfigRecord({**told, **training_settings(plugins)}),
-                evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
+                train_config=ConfigRecord({**config_record, **training_settings(plugins)}),
+                evaluate_config=ConfigRecord({**config_record, keys.TUNING_STEPS: config.tuning_steps}),
                 evaluate_fn=central if evaluate else None,
                 hooks=recorder,
-                roll_call_config=ConfigRecord({**told, **roll_call_settings(plugins, task)}),
+                roll_call_config=ConfigRecord({**config_record, **roll_call_settings(plugins, task)}),
                 arrays=start.arrays,
                 first_round=start.server_round + 1,
                 schedule_rounds=config.schedule_rounds,
@@ -175,16 +175,16 @@ def _continued(
     folder: RunFolder, config: RunConfig, strategy: Strategy, start: Checkpoint, memory: ClientMemory | None
 ) -> Checkpoint:
     """Return the checkpoint after which a run goes on, ``start`` where it has none, and take back what came later."""
-    found = mended(folder, log.warning, memory.check if memory is not None else without_memory)
-    if found.checkpoint is not None:
-        start = found.checkpoint
+    checkpoint = mended(folder, log.warning, memory.check if memory is not None else without_memory)
+    if checkpoint.checkpoint is not None:
+        start = checkpoint.checkpoint
         assert strategy.layout is not None  # `run` has set it
         try:
             strategy.layout.unpack(start.initial)
             strategy.layout.unpack(start.arrays)
             strategy.restore(start.state)
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"file '{found.file}' does not fit the run: {error}") from None
+            raise ConfigError(f"file '{checkpoint.file}' does not fit the run: {error}") from None
     if memory is not None:
         memory.restore(start.server_round)
     folder.forget_after(start.server_round)
@@ -219,7 +219,7 @@ def roll_call_settings(plugins: Chosen, task: Task) -> dict[str, Scalar]:
     }
 
 
-def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int, held: Iterable[str]) -> ModelCard:
+def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int, names: Iterable[str]) -> ModelCard:
     """Return the card of the model after a run's last round; of that to which the run went back in it, if it did.
 
     Args:
@@ -227,7 +227,7 @@ def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int
         config: the run's settings.
         folder: the run's folder, whose history has the figures.
         server_round: the last round.
-        held: names of the arrays that the file holds.
+        names: names of the arrays that the file holds.
     """
     first, primary, *others = (column.key for column in shown_in(CARD_COLUMNS, task.metric))
     wanted = [first, primary, *map(column, task.other_metrics), *others]
@@ -241,7 +241,7 @@ def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int
         config,
         round=server_round,
         run_key=folder.run_key,
-        shared=ALL if share_of(task) == ALL else tuple(held),
+        shared=ALL if share_of(task) == ALL else tuple(names),
         figures={name: float(last[name]) for name in wanted if last.get(name) is not None},
         measured_on="test data of the seen clients, a mean over clients",
     )

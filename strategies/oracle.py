@@ -85,7 +85,7 @@ class Oracle(Strategy):
 
     def update(self, round: Round) -> Model:
         """Return ``w + eta/N sum (w_k - w) / p_k``."""
-        named = self._probabilities.keys() - {_ALL}
-        clients = named - round.members.left if named else round.members.population()
+        listed = self._probabilities.keys() - {_ALL}
+        clients = listed - round.members.left if listed else round.members.population()
         scale = self.settings.server_lr / len(clients)
         return round.sum.combine(keep=1.0 - scale * round.sum.weight, scale=scale)

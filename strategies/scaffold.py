@@ -97,8 +97,8 @@ def control_before(store: Store, run_key: str, taken: int, like: Controls) -> Co
         taken: the last round whose change the server added; 0: none, so that c_i is zero.
         like: arrays whose names, shapes and dtypes c_i has.
     """
-    held = recall_before(store, _record_name(run_key), taken + 1) if taken else {}
-    return {name: held[name] if held else np.zeros_like(array) for name, array in like.items()}
+    variates = recall_before(store, _record_name(run_key), taken + 1) if taken else {}
+    return {name: variates[name] if variates else np.zeros_like(array) for name, array in like.items()}
 
 
 def _record_name(run_key: str) -> str:

@@ -73,11 +73,11 @@ def labels_of(folders: Sequence[str], class_names: Sequence[str], num_classes: i
         Unfit: a folder that is no label, or two of one label.
     """
     allowed = f"labels 0 to {num_classes - 1}" + (f", or {', '.join(class_names)}" if class_names else "")
-    named = {name: label for label, name in enumerate(class_names)}
+    by_name = {name: label for label, name in enumerate(class_names)}
     labels: dict[str, int] = {}
     for folder in folders:
         number = int(folder) if folder.isascii() and folder.isdigit() else -1
-        label = named.get(folder, number)
+        label = by_name.get(folder, number)
         if not 0 <= label < num_classes:
             raise Unfit(DataProblem.LABELS, f"class folder '{folder}' is no label of the task: {allowed} are")
         if label in labels.values():

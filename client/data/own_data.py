@@ -156,9 +156,9 @@ def named(data: str) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # a function of the owner's returns anything; its text is not the server's to read
-        said = str(error) if isinstance(error, OSError | ValueError) else reason(error)
+        cause = str(error) if isinstance(error, OSError | ValueError) else reason(error)
         problem = error.problem if isinstance(error, Unfit) else DataProblem.UNREADABLE
-        text = f"data = '{data}' is not allowed: {said}"
+        text = f"data = '{data}' is not allowed: {cause}"
         raise OwnDataError(problem, printable(" ".join(text.split()), _LONGEST)) from error
 
 

@@ -44,20 +44,20 @@ def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
         raise Unfit(problem, f"its inputs failed: {reason(error)}") from error
 
 
-def check_shape(held: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def check_shape(actual: tuple[int, ...], shape: tuple[int, ...]) -> None:
     """Check the shape of raw inputs, which may lack the axis of a single channel.
 
     Args:
-        held: shape of all of them.
+        actual: shape of all of them.
         shape: of one of the task's inputs; empty: it may be any.
 
     Raises:
         Unfit: it is another.
     """
-    if shape and held[1:] not in (shape, shape[1:] if _has_one_channel(shape) else shape):
+    if shape and actual[1:] not in (shape, shape[1:] if _has_one_channel(shape) else shape):
         wanted = f"(n, {', '.join(map(str, shape))})"
         wanted += f" or {wanted.replace('n, 1, ', 'n, ', 1)}" if _has_one_channel(shape) else ""
-        raise Unfit(DataProblem.SHAPE, f"x has shape {held}: {wanted} is needed, n examples first")
+        raise Unfit(DataProblem.SHAPE, f"x has shape {actual}: {wanted} is needed, n examples first")
 
 
 def _has_one_channel(shape: tuple[int, ...]) -> bool:
@@ -109,8 +109,8 @@ class LabelReader:
         except (TypeError, ValueError):
             number = math.nan
         if self._classes and not (number.is_integer() and 0 <= number < self._classes):
-            named = f", or {shown(list(self._named))}" if self._named else ""
-            raise Unfit(DataProblem.LABELS, f"label '{value}': 0 to {self._classes - 1}{named} are allowed")
+            or_names = f", or {shown(list(self._named))}" if self._named else ""
+            raise Unfit(DataProblem.LABELS, f"label '{value}': 0 to {self._classes - 1}{or_names} are allowed")
         if not math.isfinite(number):
             raise Unfit(DataProblem.LABELS, f"label '{value}' is no finite number")
         return number
@@ -220,8 +220,8 @@ def _opened(path: str, needed: Sequence[str]) -> Iterator[np.lib.npyio.NpzFile]:
     with file:
         missing = [name for name in needed if name not in file.files]
         if missing:
-            held = ", ".join(file.files) or "nothing"
-            raise Unfit(DataProblem.COLUMNS, f"it holds no array {' and no array '.join(missing)} (it holds {held})")
+            names = ", ".join(file.files) or "nothing"
+            raise Unfit(DataProblem.COLUMNS, f"it holds no array {' and no array '.join(missing)} (it holds {names})")
         yield file
 
 

@@ -184,9 +184,9 @@ def _batches(path: str, chosen: Columns, labels: LabelReader) -> "Iterator[tuple
             numbers = np.empty((batch.num_rows, len(chosen.features)))
             for place, name in enumerate(chosen.features):
                 numbers[:, place] = _numbers(batch.column(name), name, first)
-            given = batch.column(chosen.label) if chosen.label else texts([], string())
-            check_texts(given)
-            for row, value in enumerate(given.to_pylist(), start=first + 1):
+            label_texts = batch.column(chosen.label) if chosen.label else texts([], string())
+            check_texts(label_texts)
+            for row, value in enumerate(label_texts.to_pylist(), start=first + 1):
                 try:
                     labels.add(value)
                 except Unfit as error:

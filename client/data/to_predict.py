@@ -140,10 +140,10 @@ def _labelled(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], str]
 def _arrays(path: Path, card: ModelCard) -> Examples:
     shape = card.input_shape
 
-    def check(held: tuple[int, ...]) -> None:
-        check_shape(held, shape)
-        if not held[0]:
-            raise ValueError(f"x has shape {held}: one example at least is needed")
+    def check(actual: tuple[int, ...]) -> None:
+        check_shape(actual, shape)
+        if not actual[0]:
+            raise ValueError(f"x has shape {actual}: one example at least is needed")
 
     arrays = read_npz(str(path), check, needed=("x",))
     y = arrays.get("y")

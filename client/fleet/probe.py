@@ -86,8 +86,8 @@ def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _WRONG_NAME:
             names = _names(peer, raw.gettimeout())
-            held = f"; it is for {', '.join(names)}" if names else ""
-            reason = f"the certificate of {address} is not for the name '{host}'{held}"
+            hosts = f"; it is for {', '.join(names)}" if names else ""
+            reason = f"the certificate of {address} is not for the name '{host}'{hosts}"
         elif error.verify_code in _WRONG_TIME:
             clock = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
             reason = f"the certificate of {address} is not valid now: {error.verify_message}; this clock says {clock}"

@@ -130,9 +130,9 @@ class Limits(Settings):
             values[key.replace("_", "-")] = scalar(value)
         return self.with_values(values)
 
-    def with_values(self, given: Mapping[str, object]) -> Self:
+    def with_values(self, values: Mapping[str, object]) -> Self:
         """Return these limits with some replaced; errors as in `parse`."""
-        return type(self).parse({**self.as_config(), **given})
+        return type(self).parse({**self.as_config(), **values})
 
 
 def read_limits(folder: Path) -> Limits:

@@ -74,16 +74,16 @@ class Protection:
         Raises:
             ConfigError: where the settings do not go with each other, with the rule, or with the model.
         """
-        named = f"clipping-norm = {self.norm:g}{self.by} is not allowed"
+        subject = f"clipping-norm = {self.norm:g}{self.by} is not allowed"
         if not self.norm:
             if self.noise.epsilon:
-                raise ConfigError(f"{named} with dp-epsilon = {self.noise.epsilon:g}: more than 0")
+                raise ConfigError(f"{subject} with dp-epsilon = {self.noise.epsilon:g}: more than 0")
             return
         if not rule.sends_model:
-            raise ConfigError(f"{named} with local-rule = '{rule.name}': a reply is not one trained model (0)")
+            raise ConfigError(f"{subject} with local-rule = '{rule.name}': a reply is not one trained model (0)")
         whole = (name for name, _, dtype in layout.entries if not np.issubdtype(np.dtype(dtype), np.floating))
         if (name := next(whole, None)) is not None:
-            raise ConfigError(f"{named} with this model: '{name}' is not floating point (0)")
+            raise ConfigError(f"{subject} with this model: '{name}' is not floating point (0)")
 
 
 def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> ClientCall:

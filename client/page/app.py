@@ -175,10 +175,10 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
             return JSONResponse({"said": "no such model"}, HTTPStatus.NOT_FOUND)
         return FileResponse(store.path(name), filename=f"{name}.safetensors")
 
-    def keep(limits: Limits, said: str = "limits kept") -> str:
+    def keep(limits: Limits, message: str = "limits kept") -> str:
         check_surroundings(limits, Surroundings())
         write_limits(folder, limits)
-        return said
+        return message
 
     def leave_run(body: dict[str, Any]) -> str:
         if not isinstance(body.get("run"), str):

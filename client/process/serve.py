@@ -269,15 +269,15 @@ class _Client:
         return not (self.shutdown.asked.is_set() or self._rest.why())
 
     def _rest_while_paused(self) -> None:
-        said = ""
+        shown = ""
         while why := self._rest.why():
-            if why != said:
+            if why != shown:
                 self._tell("paused", f"paused: {why}")
-                said = why
+                shown = why
             self.alive(LONGEST_HOLD)
             if self.shutdown.asked.wait(0.25):
                 return
-        if said:
+        if shown:
             self._tell("resumed", "resumed")
 
     def _answer(self, fleet: FleetConnection, message: Message) -> None:
@@ -354,11 +354,11 @@ class _Client:
             MessageDropped: if it did not work in time.
             NodeForgotten: if only connecting again can help.
         """
-        since, attempt, said = time.monotonic(), 0, ""
+        since, attempt, shown = time.monotonic(), 0, ""
         while True:
             try:
                 result = act()
-                if said and act != self._open:
+                if shown and act != self._open:
                     self._tell("connected", f"the SuperLink at {self.connection.superlink} answers again")
                 return result
             except NodeForgotten:
@@ -372,9 +372,9 @@ class _Client:
             if until is not None and CLOCK.now() >= until:
                 raise MessageDropped(f"its time is over: {reason}")
             # Where an end is in sight, the one line that gives up says the reason.
-            if reason != said and timeout is None:
+            if reason != shown and timeout is None:
                 self._tell("waiting", f"{reason} (trying again)")
-                said = reason
+                shown = reason
             attempt += 1
             spread = random.random()  # nosec B311 # it spreads the clients' attempts, and guards nothing
             if self.shutdown.asked.wait(min(retry_wait(attempt, spread), left)):

@@ -79,10 +79,10 @@ def check_clients(clients: Sequence[ClientData]) -> None:
             if not len(split):
                 raise ConfigError(f"data is not allowed: client {k} has no {name} examples; at least 1 is needed")
             for part in ("x", "y"):
-                found = described(getattr(split, part))
-                if found != first.setdefault(part, found):
+                shape = described(getattr(split, part))
+                if shape != first.setdefault(part, shape):
                     raise ConfigError(
-                        f"data is not allowed: client {k}'s {name} {part} is {found} an example, client 0's train "
+                        f"data is not allowed: client {k}'s {name} {part} is {shape} an example, client 0's train "
                         f"{part} {first[part]}; all clients need the same form"
                     )
                 for path, tensor in tensors_of(getattr(split, part)):
@@ -113,9 +113,9 @@ def _tensors(part: Any, whose: str) -> Structure:
     if isinstance(part, Tensor):
         return part.detach()
     if isinstance(part, Mapping):
-        return {str(key): _tensors(each, whose) for key, each in part.items()}
+        return {str(key): _tensors(value, whose) for key, value in part.items()}
     if isinstance(part, tuple | list) and part and isinstance(part[0], Tensor | np.ndarray | Mapping):
-        return tuple(_tensors(each, whose) for each in part)
+        return tuple(_tensors(value, whose) for value in part)
     try:
         made = torch.as_tensor(np.asarray(part))
     except (TypeError, ValueError) as error:
@@ -137,11 +137,11 @@ PREFIX = "central_"
 """Begins the columns of the history that hold what the server measures."""
 
 
-def central_evaluation(given: Any, task: Task, seed: int, device: torch.device) -> Callable[[int, Arrays], Any]:
+def central_evaluation(test: Any, task: Task, seed: int, device: torch.device) -> Callable[[int, Arrays], Any]:
     """Return what evaluates each evaluated model on the server.
 
     Args:
-        given: a test set (``(x, y)``, a Dataset or a Split), or a callable ``(round, model) -> dict of numbers``.
+        test: a test set (``(x, y)``, a Dataset or a Split), or a callable ``(round, model) -> dict of numbers``.
         task: calls and measures the model.
         seed: of the run.
         device: where models are evaluated.
@@ -150,27 +150,27 @@ def central_evaluation(given: Any, task: Task, seed: int, device: torch.device) 
         ConfigError: what is neither.
     """
     model = task.initial_model(seed).to(device).eval()
-    if callable(given):
-        measure: Callable[[int], Any] = lambda number: given(number, model)  # noqa: E731
+    if callable(test):
+        measure: Callable[[int], Any] = lambda number: test(number, model)  # noqa: E731
     else:
         try:
-            split = split_of(given, "the central test set").to(device)
+            split = split_of(test, "the central test set").to(device)
         except ConfigError as error:
             raise ConfigError(str(error).replace("data is", "evaluate is", 1)) from None
 
         def measure(number: int) -> Any:
-            found = evaluate(task, model, split)
-            return {"loss": found.loss, task.metric.name: found.score, **found.others}
+            result = evaluate(task, model, split)
+            return {"loss": result.loss, task.metric.name: result.score, **result.others}
 
-    kept = arrays_of(model)  # what stays with the clients has its initial values
+    initial = arrays_of(model)  # what stays with the clients has its initial values
 
     def central(number: int, arrays: Arrays) -> dict[str, float]:
-        load_arrays(model, {**kept, **arrays})
+        load_arrays(model, {**initial, **arrays})
         with torch.no_grad():
-            found = measure(number)
+            result = measure(number)
         model.eval()
-        if not isinstance(found, Mapping):
-            raise ConfigError(f"evaluate is not allowed: it returned {type(found).__name__}; a dict of numbers is")
-        return {PREFIX + str(key).replace("-", "_"): float(value) for key, value in found.items()}
+        if not isinstance(result, Mapping):
+            raise ConfigError(f"evaluate is not allowed: it returned {type(result).__name__}; a dict of numbers is")
+        return {PREFIX + str(key).replace("-", "_"): float(value) for key, value in result.items()}
 
     return central

@@ -129,19 +129,19 @@ class GivenTask(Task):
     @cached_property
     def parts(self) -> dict[str, str]:
         """What tells this task from another, by part: hashes of what the program gave."""
-        found = {}
+        parts = {}
         if self._base is None:
             digest = hashlib.blake2b(digest_size=8)
             for client in self._clients:
                 digest.update(client.fingerprint.encode())
-            found["data"] = digest.hexdigest()
+            parts["data"] = digest.hexdigest()
         if self._model is not None:
-            found["model"] = self._model.fingerprint(self.settings.seed)
+            parts["model"] = self._model.fingerprint(self.settings.seed)
         loss = getattr(self.measures.loss, "__qualname__", type(self.measures.loss).__name__)
-        named = {"loss": loss if self.measures.loss else "", "metrics": list(self.measures.metrics)}
-        if any(named.values()):
-            found[MEASURES] = json.dumps(named)
-        return found
+        callables = {"loss": loss if self.measures.loss else "", "metrics": list(self.measures.metrics)}
+        if any(callables.values()):
+            parts[MEASURES] = json.dumps(callables)
+        return parts
 
     @property
     def fingerprint(self) -> str:
@@ -150,8 +150,8 @@ class GivenTask(Task):
 
     @cached_property
     def _fingerprint(self) -> str:
-        known = self._base.fingerprint if self._base else super().fingerprint
-        text = json.dumps([known, sorted(self.parts.items())])
+        base = self._base.fingerprint if self._base else super().fingerprint
+        text = json.dumps([base, sorted(self.parts.items())])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -226,8 +226,8 @@ class GivenModel:
         """What the model is called."""
         if isinstance(self.source, str):
             return self.source
-        named = type(self.source) if isinstance(self.source, nn.Module) else self.source
-        return str(getattr(named, "__qualname__", type(named).__name__))
+        source = type(self.source) if isinstance(self.source, nn.Module) else self.source
+        return str(getattr(source, "__qualname__", type(source).__name__))
 
     def initial(self, seed: int) -> nn.Module:
         """Return w_0 on the CPU, a pure function of the seed.

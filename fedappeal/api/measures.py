@@ -47,16 +47,16 @@ class Measures:
             raise ConfigError(f"loss = {loss!r} is not allowed: a callable (outputs, y) -> mean loss is")
         if not metrics:
             return cls(loss)
-        named = metrics if isinstance(metrics, Mapping) else {_name(metrics): metrics}
-        found: dict[str, Measure] = {}
+        by_name = metrics if isinstance(metrics, Mapping) else {_name(metrics): metrics}
+        measures: dict[str, Measure] = {}
         primary = None
-        for given, measure in named.items():
+        for name, measure in by_name.items():
             if isinstance(measure, type) or not callable(measure):
                 raise ConfigError(f"metrics = {measure!r} is not allowed: a callable (outputs, y) -> number is")
-            metric = given if isinstance(given, Metric) else _metric(str(given))
+            metric = name if isinstance(name, Metric) else _metric(str(name))
             primary = primary or metric
-            found[metric.name] = measure
-        return cls(loss, primary, found)
+            measures[metric.name] = measure
+        return cls(loss, primary, measures)
 
     def with_defaults(self, y: Structure) -> "Measures":
         """Return the measures with a metric for labels of this form, where the program gives none.

@@ -48,7 +48,7 @@ class OwnData:
             ConfigError: data of another kind, or that cannot be used.
         """
         kind = type(self.data)
-        packages = {each.__module__.partition(".")[0] for each in kind.__mro__}  # neither is imported for that
+        packages = {base.__module__.partition(".")[0] for base in kind.__mro__}  # neither is imported for that
         if "pandas" in packages:
             return rows_of_frame(self.data, self.columns)
         if "datasets" in packages:
@@ -108,17 +108,17 @@ class Own:
     measures: Measures = TASKS_OWN
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Own":
+    def of(cls, call: Mapping[str, Any]) -> "Own":
         """Return the parts that are among the arguments of `fedappeal.simulate`.
 
         Raises:
             ConfigError: columns without data, or a loss or metrics that are not allowed.
         """
-        columns = Columns(given["client"], given["label"], tuple(given["features"]), given["partitioner"])
-        if given["data"] is None and columns != NO_COLUMNS:
+        columns = Columns(call["client"], call["label"], tuple(call["features"]), call["partitioner"])
+        if call["data"] is None and columns != NO_COLUMNS:
             raise ConfigError("data is missing: client, label, features and partitioner go with it")
-        data = None if given["data"] is None else OwnData(given["data"], columns)
-        return cls(data, given["model"], Measures.of(given["loss"], given["metrics"]))
+        data = None if call["data"] is None else OwnData(call["data"], columns)
+        return cls(data, call["model"], Measures.of(call["loss"], call["metrics"]))
 
     @property
     def given(self) -> bool:
@@ -138,8 +138,8 @@ class Own:
         """
         settings = config.task_settings()
         if self.data is None:
-            known = base or load_task(settings, Path(data_dir) if data_dir else None)
-            return given_task(settings, known, self.model, self.measures)
+            loaded = base or load_task(settings, Path(data_dir) if data_dir else None)
+            return given_task(settings, loaded, self.model, self.measures)
         clients = self.data.clients
         if isinstance(clients, list):
             return given_task(settings, clients, self.model, self.measures)
@@ -193,9 +193,9 @@ def planned(
     template, name = _strategy(strategy, sections)
     if template is not None:
         general |= _of_template(template, general, sections)
-    known, task_name = _task(task)
-    if known is not None:
-        general |= _of_task(known, general)
+    built, task_name = _task(task)
+    if built is not None:
+        general |= _of_task(built, general)
     if own.data is not None:
         general |= own.data.settings(general, task)
     elif task_name is not None:
@@ -204,8 +204,8 @@ def planned(
         general["model"], own = own.model, replace(own, model=None)
     config = RunConfig.parse({**general, **({"strategy": name} if name else {}), **sections})
     if isinstance(task, type) and not task_name:
-        known = task(config.task_settings(), None)
-    given = Given(own.task(config, known, data_dir) if own.given else known, template)
+        built = task(config.task_settings(), None)
+    given = Given(own.task(config, built, data_dir) if own.given else built, template)
     config = given.named(config)
     plan = RunPlan.of(config, NO_FOLDER, given=given, data_dir=data_dir)
     unused = plan.unused
@@ -225,8 +225,8 @@ def chosen_of(strategy: Any, settings: Mapping[str, Any]) -> Chosen:
         ConfigError: for what is not allowed.
     """
     template, name = _strategy(strategy, {})
-    named = {key: value for key, value in with_names(settings).items() if key in CLASSES}
-    config = RunConfig.parse({**named, **({"strategy": name} if name else {})})
+    names = {key: value for key, value in with_names(settings).items() if key in CLASSES}
+    config = RunConfig.parse({**names, **({"strategy": name} if name else {})})
     return chosen(config, Given(None, template))
 
 
@@ -237,11 +237,11 @@ def given_again(config: RunConfig, strategy: Any, task: Any, own: Own, data_dir:
         ConfigError: for what is not allowed.
     """
     template, _ = _strategy(strategy, config.as_config())
-    known, _ = _task(task)
+    built, _ = _task(task)
     settings = config.task_settings()
-    if isinstance(task, type) and known is None:
-        known = task(settings, Path(data_dir) if data_dir else None)
-    return Given(own.task(config, known, data_dir) if own.given else known, template)
+    if isinstance(task, type) and built is None:
+        built = task(settings, Path(data_dir) if data_dir else None)
+    return Given(own.task(config, built, data_dir) if own.given else built, template)
 
 
 def _strategy(strategy: Any, sections: dict[str, Any]) -> tuple[Strategy | None, str]:
@@ -254,8 +254,8 @@ def _strategy(strategy: Any, sections: dict[str, Any]) -> tuple[Strategy | None,
         raise ConfigError(f"strategy = {strategy!r} is not allowed: a name, or a class or object of a Strategy")
     if name := name_of(STRATEGIES, strategy):
         return None, name
-    own = {key: sections.pop(key) for key in list(sections) if key.partition(".")[0] == strategy.name}
-    return strategy(**{key.partition(".")[2].replace("-", "_"): value for key, value in own.items()}), ""
+    section = {key: sections.pop(key) for key in list(sections) if key.partition(".")[0] == strategy.name}
+    return strategy(**{key.partition(".")[2].replace("-", "_"): value for key, value in section.items()}), ""
 
 
 def _of_template(template: Strategy, settings: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,19 +265,19 @@ def _of_template(template: Strategy, settings: Mapping[str, Any], sections: Mapp
         ConfigError: one that is given twice.
     """
     kind = type(template).__name__
-    found = {}
+    values = {}
     for field in SharedSettings.model_fields:
         if field in template.shared.model_fields_set:
             value = getattr(template.shared, field)
             if field in settings:
                 raise ConfigError(f"{field} is given twice: {settings[field]!r} beside {kind}({field}={value!r})")
-            found[field] = _UNSET[field] if value is None else value
+            values[field] = _UNSET[field] if value is None else value
     for field in template.settings.model_fields_set:
         key = f"{template.name}.{field.replace('_', '-')}"
         if key in sections:
             value = getattr(template.settings, field)
             raise ConfigError(f"{key} is given twice: {sections[key]!r} in set, beside {kind}({field}={value!r})")
-    return found
+    return values
 
 
 def _task(task: Any) -> tuple[Task | None, str | None]:
@@ -297,16 +297,16 @@ def _of_task(task: Task, settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: one that is given twice; the seed may be, because the run draws more than data.
     """
-    found = {}
+    values = {}
     for field in task.settings.model_fields_set - {"task", "plugins"}:
         value = getattr(task.settings, field)
         if field not in settings:
-            found[field] = value
+            values[field] = value
         elif field != "seed" and settings[field] != value:
             raise ConfigError(
                 f"{field} is given twice: {settings[field]!r} beside a {type(task).__name__} with {value!r}"
             )
-    return found
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -340,15 +340,15 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: a class of another kind, or one that cannot be found by a name.
     """
-    named = dict(settings)
+    renamed = dict(settings)
     for setting, registry in CLASSES.items():
-        value = named.get(setting)
+        value = renamed.get(setting)
         if setting == "participation" and isinstance(value, Mapping):
             shares = ((_name(setting, registry, policy), share) for policy, share in value.items())
-            named[setting] = ",".join(f"{name}={share}" for name, share in shares)
+            renamed[setting] = ",".join(f"{name}={share}" for name, share in shares)
         elif value is not None and not isinstance(value, str):
-            named[setting] = _name(setting, registry, value)
-    return named
+            renamed[setting] = _name(setting, registry, value)
+    return renamed
 
 
 def _name(setting: str, registry: Registry[Any], value: Any) -> str:

@@ -251,8 +251,8 @@ class Run:
         summary = self.summary()
         parts = [f"{summary['strategy']} on {summary['task']}", f"seed {summary['seed']}"]
         parts.append(f"{summary['rounds']} of {summary['of']} rounds")
-        named = [key for key in summary if key in FIGURES or key == self.metric.column]
-        parts += [f"{key.replace('_', ' ')} {shown_value(summary[key])}" for key in named]
+        columns = [key for key in summary if key in FIGURES or key == self.metric.column]
+        parts += [f"{key.replace('_', ' ')} {shown_value(summary[key])}" for key in columns]
         return printable(", ".join([*parts, near(self.path)]))
 
     def _arrays(self, names: Sequence[str]) -> Arrays:
@@ -271,8 +271,8 @@ class Run:
         Raises:
             ConfigError: it was made of a program's own objects, which are not here.
         """
-        if (given := self._given().task) is not None:
-            return given
+        if (task := self._given().task) is not None:
+            return task
         recorded = Record(self.path).config.get(GIVEN, {}).get("task", {})
         if recorded:
             needed = ", ".join(f"{name}=..." for part in recorded for name in part.split(" and "))

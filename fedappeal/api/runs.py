@@ -112,25 +112,25 @@ class Runs(Sequence[Run]):
 
     def _table(self) -> list[list[str]]:
         summaries = [run.summary() for run in self]
-        columns = list(dict.fromkeys(key for found in summaries for key in found if key in FIGURES))
+        columns = list(dict.fromkeys(key for summary in summaries for key in summary if key in FIGURES))
         metrics = list(dict.fromkeys(run.metric.column for run in self))
         columns = [*metrics, *columns]
         settings = list(self.varied[0]) if self.varied else []
         table = [[*settings, "rounds", *(column.replace("_", " ") for column in columns)]]
-        for found, varied in zip(summaries, self.varied, strict=True):
-            values = [shown_value(found[column]) if column in found else "-" for column in columns]
+        for summary, varied in zip(summaries, self.varied, strict=True):
+            values = [shown_value(summary[column]) if column in summary else "-" for column in columns]
             table.append(
-                [*(printable(varied[name]) for name in settings), f"{found['rounds']} of {found['of']}", *values]
+                [*(printable(varied[name]) for name in settings), f"{summary['rounds']} of {summary['of']}", *values]
             )
         return table
 
-    def _joined(self, each: Sequence["pd.DataFrame"]) -> "pd.DataFrame":
+    def _joined(self, frames: Sequence["pd.DataFrame"]) -> "pd.DataFrame":
         pd = pandas()
-        if not each:
+        if not frames:
             return pd.DataFrame()
-        for frame, varied in zip(each, self.varied, strict=True):
+        for frame, varied in zip(frames, self.varied, strict=True):
             for place, (name, value) in enumerate(varied.items()):
                 frame.insert(place, name if name not in frame else f"setting_{name}", value)
-        joined = pd.concat(each, ignore_index=True)
-        joined.attrs["units"] = {key: unit for frame in each for key, unit in frame.attrs.get("units", {}).items()}
+        joined = pd.concat(frames, ignore_index=True)
+        joined.attrs["units"] = {key: unit for frame in frames for key, unit in frame.attrs.get("units", {}).items()}
         return joined

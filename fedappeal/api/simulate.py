@@ -151,8 +151,8 @@ def _check_given(folder: Path, began: Mapping[str, Any], own: Own) -> None:
         ConfigError: names it.
     """
     here = {"data": own.data is not None, "model": own.model is not None, MEASURES: own.measures != TASKS_OWN}
-    for part, given in here.items():
-        if own.given and part in began and not given:
+    for part, print_ in here.items():
+        if own.given and part in began and not print_:
             raise ConfigError(f"{part} is missing: the run in '{folder}' began with its program's own")
 
 
@@ -162,10 +162,10 @@ def _check_same(folder: Path, began: Mapping[str, Any], now: Mapping[str, Any]) 
     Raises:
         ConfigError: names the part, and both fingerprints.
     """
-    for part, found in now.get("task", {}).items():
-        if (expected := began.get("task", {}).get(part)) != found:
+    for part, value in now.get("task", {}).items():
+        if (expected := began.get("task", {}).get(part)) != value:
             raise ConfigError(
-                f"{part} is not that of the run in '{folder}': {found}, the run began with {expected or 'none'}"
+                f"{part} is not that of the run in '{folder}': {value}, the run began with {expected or 'none'}"
             )
     if "strategy" in now and now["strategy"] != began.get("strategy"):
         raise ConfigError(

@@ -75,13 +75,13 @@ def sweep(
     machine = Machine(jobs, threads)
     own, watching = Own.of(locals()), Watching(evaluate, on_round, quiet)
     of_plugins = {f"{_SET}{key}": value for key, value in (set or {}).items()}
-    given = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
-    varied = {name: _values(name, value) for name, value in given.items() if isinstance(value, list | tuple | range)}
+    call = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
+    varied = {name: _values(name, value) for name, value in call.items() if isinstance(value, list | tuple | range)}
     swept = combinations(varied)
     labels = _labels(swept)
     names = [re.sub(r"[^\w.,=-]+", "-", name_of_run(label)).strip("-") or "run" for label in labels]
     check_distinct(zip(names, names, strict=True), "sweep")
-    makers = _makers([given | values for values in swept], own, data_dir)
+    makers = _makers([call | values for values in swept], own, data_dir)
     if jobs > 1:
         machine = machine.for_jobs(len(makers))
     how = Simulation(mode, device, data_dir, machine.threads, evaluation_precision=evaluation_precision)
@@ -124,8 +124,8 @@ def _makers(each_run: Sequence[Mapping[str, Any]], own: Own, data_dir: str) -> l
 
     def plan(run: Mapping[str, Any], settings: Mapping[str, Any], others: frozenset[str]) -> RunPlan:
         plugins = {key.removeprefix(_SET): value for key, value in run.items() if key.startswith(_SET)}
-        kept = {key: value for key, value in plugins.items() if key.partition(".")[0].replace("_", "-") not in others}
-        return planned(run["strategy"], run["task"], replace(own, model=run["model"]), settings, kept, data_dir)
+        used = {key: value for key, value in plugins.items() if key.partition(".")[0].replace("_", "-") not in others}
+        return planned(run["strategy"], run["task"], replace(own, model=run["model"]), settings, used, data_dir)
 
     return [partial(plan, *run) for run in zip(each_run, general, foreign, strict=True)]
 
@@ -156,9 +156,9 @@ def _labels(combinations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     called: dict[str, dict[int, Any]] = {}
     for combination in combinations:
         for name, value in combination.items():
-            known = called.setdefault(name, {})
-            if id(value) not in known:
-                known[id(value)] = _apart(_called(value), list(known.values()))
+            numbers = called.setdefault(name, {})
+            if id(value) not in numbers:
+                numbers[id(value)] = _apart(_called(value), list(numbers.values()))
     return [{n.removeprefix(_SET): called[n][id(v)] for n, v in combination.items()} for combination in combinations]
 
 
@@ -167,8 +167,8 @@ def _called(value: Any) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Strategy):
-        own = ", ".join(f"{key}={getattr(value.settings, key)}" for key in sorted(value.settings.model_fields_set))
-        return f"{value.name}({own})" if own else value.name
+        values = ", ".join(f"{key}={getattr(value.settings, key)}" for key in sorted(value.settings.model_fields_set))
+        return f"{value.name}({values})" if values else value.name
     if hasattr(value, "item"):
         return value.item()
     kind = value if hasattr(value, "__name__") else type(value)

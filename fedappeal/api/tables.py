@@ -45,8 +45,8 @@ class Columns:
         """
         if not all(self.labels) or not self.labels:
             raise ConfigError(f"label is missing: the column to predict, one of {', '.join(map(str, columns))}")
-        named = {"client": [self.client] if self.client else [], "label": self.labels, "features": [*self.features]}
-        for setting, names in named.items():
+        parts = {"client": [self.client] if self.client else [], "label": self.labels, "features": [*self.features]}
+        for setting, names in parts.items():
             for name in names:
                 if name not in columns:
                     raise ConfigError(f"{setting} = {name!r} is not a column: {', '.join(map(str, columns))}")
@@ -153,13 +153,13 @@ def _assigned(dataset: Any, columns: Columns) -> Any:
 
 
 def _inputs(part: Mapping[str, Any], names: Sequence[str], features: Mapping[str, Any]) -> Structure:
-    found = {name: _tensor(part, name) for name in names}
+    tensors = {name: _tensor(part, name) for name in names}
     for name in names:
         if type(features[name]).__name__ == "Image":
-            found[name] = found[name].float() / 255
+            tensors[name] = tensors[name].float() / 255
     if len(names) == 1:
-        return found[names[0]]
-    return _joined([t.float() for t in found.values()]) if all(t.ndim == 1 for t in found.values()) else found
+        return tensors[names[0]]
+    return _joined([t.float() for t in tensors.values()]) if all(t.ndim == 1 for t in tensors.values()) else tensors
 
 
 def _tensor(part: Mapping[str, Any], name: str) -> Tensor:

@@ -125,13 +125,13 @@ def _check_policy(node: NodeSettings) -> None:
 
     kinds = {name: POLICIES.load(name) for name in POLICIES.built_in}
     if node.participation:
-        own = [POLICIES.load(part) for part in parts_of(node.participation)]
-        check_parts(node.participation, own)
-        kinds |= {kind.name: kind for kind in own}
-    given = plugin_settings(node.set)
-    for name in dict.fromkeys(key.partition(".")[0] for key in given):
+        parts = [POLICIES.load(part) for part in parts_of(node.participation)]
+        check_parts(node.participation, parts)
+        kinds |= {kind.name: kind for kind in parts}
+    sections = plugin_settings(node.set)
+    for name in dict.fromkeys(key.partition(".")[0] for key in sections):
         if name in kinds:
-            parse_section(kinds[name], section(given, name))
+            parse_section(kinds[name], section(sections, name))
         elif not node.allow:  # else it may be a policy's that the owner allows and a run names
             hint = did_you_mean(name, kinds)
             raise ConfigError(

@@ -43,9 +43,9 @@ def _print_versions(wanted: bool) -> None:
         return
     from fedappeal.system.versions import recorded_versions
 
-    found = recorded_versions()
-    others = ", ".join(f"{name} {found[name]}" for name in ("flwr", "torch", "python"))
-    typer.echo(f"fedappeal {found['fedappeal']} ({others})")
+    versions = recorded_versions()
+    others = ", ".join(f"{name} {versions[name]}" for name in ("flwr", "torch", "python"))
+    typer.echo(f"fedappeal {versions['fedappeal']} ({others})")
     raise typer.Exit
 
 

@@ -104,13 +104,13 @@ def start_prediction(
         typer.echo(f"predictions {output}")
 
 
-def summary(found: Predictions, card: ModelCard, unlabelled: str) -> list[str]:
+def summary(predictions: Predictions, card: ModelCard, unlabelled: str) -> list[str]:
     """Return the last lines: the number of examples, and the metrics or their absence's reason."""
-    lines = [f"examples    {len(found.lines)}"]
+    lines = [f"examples    {len(predictions.lines)}"]
     if unlabelled:
         return [*lines, f"{card.metric.name:<11} not measured: {unlabelled}"]
-    for name in sorted(found.metrics, key=lambda name: name != card.metric.name):
-        value = found.metrics[name]
+    for name in sorted(predictions.metrics, key=lambda name: name != card.metric.name):
+        value = predictions.metrics[name]
         share = name == card.metric.name and card.metric.is_share
         lines.append(f"{name:<11} {f'{100 * value:.1f} %' if share else f'{value:.4f}'}")
     return lines

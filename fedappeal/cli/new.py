@@ -31,11 +31,11 @@ def write_new(kind: str, path: Path) -> str:
     if not path.exists() and not Path(modules[0]).is_dir() and is_importable(modules[0]):
         raise ConfigError(f"file = '{path}' is not allowed: Python has another module '{modules[0]}'")
     text = resources.files("fedappeal.cli.templates").joinpath(f"{kind}.py").read_text(encoding="utf-8")
-    named = "".join(map(str.capitalize, name.split("_")))
-    if name_of_class(named) in RunConfig.by_key() or re.search(rf"\b{named}\b", text.replace("Mine", "")):
-        named = f"My{named}"
-    own = f"{'.'.join(modules)}:{named}"
-    values = {"mine:Mine": own, "mine.": f"{name_of_class(named)}.", "Mine": named}
+    class_name = "".join(map(str.capitalize, name.split("_")))
+    if name_of_class(class_name) in RunConfig.by_key() or re.search(rf"\b{class_name}\b", text.replace("Mine", "")):
+        class_name = f"My{class_name}"
+    reference = f"{'.'.join(modules)}:{class_name}"
+    values = {"mine:Mine": reference, "mine.": f"{name_of_class(class_name)}.", "Mine": class_name}
     text = re.sub(r"mine:Mine|mine\.|Mine", lambda mark: values[mark[0]], text)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,4 +43,4 @@ def write_new(kind: str, path: Path) -> str:
             file.write(text)
     except OSError as error:
         raise ConfigError(f"file = '{path}' is not allowed: {error.strerror}; nothing was written") from None
-    return f"{path}: change it, try it with `fedappeal check {own}`, run it with `{_EXAMPLE.findall(text)[0]}`"
+    return f"{path}: change it, try it with `fedappeal check {reference}`, run it with `{_EXAMPLE.findall(text)[0]}`"

@@ -83,8 +83,8 @@ def with_client_options(command: Command) -> Command:
 
 def with_groups(command: Command) -> Command:
     """Give a command, in place of each parameter that is a dataclass, the options that its fields are."""
-    own = inspect.signature(command).parameters
-    groups: dict[str, Any] = {name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)}
+    own_parameters = inspect.signature(command).parameters
+    groups: dict[str, Any] = {name: p.annotation for name, p in own_parameters.items() if is_dataclass(p.annotation)}
     parameters = [
         _parameter(field.name, field.metadata.get("option", field.default), field.type)
         for group in groups.values()
@@ -100,9 +100,9 @@ def with_groups(command: Command) -> Command:
     return _with_options(command, groups, parameters, made)
 
 
-def part(model: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+def part(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the given settings that are fields of a model, by kebab-case key."""
-    return {key: given[key] for key in model.by_key() if key in given}
+    return {key: values[key] for key in model.by_key() if key in values}
 
 
 def take_variables(command: click.Command) -> None:
@@ -111,7 +111,7 @@ def take_variables(command: click.Command) -> None:
         option.envvar = option.opts[0].lstrip("-").replace("-", "_").upper()
 
 
-def plugin_options(given: Iterable[str]) -> dict[str, Scalar]:
+def plugin_options(pairs: Iterable[str]) -> dict[str, Scalar]:
     """Return the settings that ``--set`` options hold, by ``NAME.KEY``; of one given twice the last counts.
 
     Raises:
@@ -119,7 +119,7 @@ def plugin_options(given: Iterable[str]) -> dict[str, Scalar]:
     """
     settings: dict[str, Scalar] = {}
     general = RunConfig.keys()
-    for text in given:
+    for text in pairs:
         key = kebab(text.partition("=")[0].strip())
         if key in general:
             raise ConfigError(f"set = '{text}' is not allowed: '{key}' is a general setting with an option --{key}")
@@ -141,14 +141,14 @@ def _with_options(
         parameters: the further options.
         collect: makes these arguments of their values by name.
     """
-    own = {name: p for name, p in inspect.signature(command).parameters.items() if name not in receives}
-    further = [p for p in parameters if p.name not in own]
+    shown = {name: p for name, p in inspect.signature(command).parameters.items() if name not in receives}
+    further = [p for p in parameters if p.name not in shown]
 
     def run(**values: Any) -> None:
         options = {p.name: values.pop(p.name) for p in further}
         command(**collect(options), **values)
 
-    both = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.values()), *further]
+    both = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shown.values()), *further]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in both}
@@ -201,13 +201,13 @@ def explain(error: UsageError) -> str:
     Args:
         error: what click found; an option that is a plug-in's setting is named with its plug-ins.
     """
-    said = " ".join(error.format_message().split()).rstrip(".").replace(". Did you", "; did you")
-    said = f"{said.partition('? Did you')[0]}?" if "? Did you" in said else said  # typer says again what click said
+    text = " ".join(error.format_message().split()).rstrip(".").replace(". Did you", "; did you")
+    text = f"{text.partition('? Did you')[0]}?" if "? Did you" in text else text  # typer says again what click said
     if isinstance(error, NoSuchOption) and (settings := _settings_called(error.option_name.lstrip("-"))):
-        said = f"no such option '{error.option_name}'; it is a setting of a plug-in: --set {settings[0]}=VALUE"
-        said += f" (or {', '.join(settings[1:])})" if settings[1:] else ""
+        text = f"no such option '{error.option_name}'; it is a setting of a plug-in: --set {settings[0]}=VALUE"
+        text += f" (or {', '.join(settings[1:])})" if settings[1:] else ""
     help_of = f" ({_command(error)} --help)" if error.ctx else ""
-    return f"{said[:1].lower()}{said[1:]}{help_of}"
+    return f"{text[:1].lower()}{text[1:]}{help_of}"
 
 
 def _command(error: UsageError) -> str:

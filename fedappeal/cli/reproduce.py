@@ -99,7 +99,7 @@ def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machin
         "set": options.changed,
         "from-numbers": options.from_numbers,
     }
-    if wrong := [name for name, given in others.items() if given]:
+    if wrong := [name for name, value in others.items() if value]:
         raise ConfigError(f"{wrong[0]} is not allowed with --missing: its rows are run as the page's others were")
     if experiment.glances:
         check_plots()
@@ -146,9 +146,9 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     if options.again is not None:
         _run_again(options.again, strategies, machine)
         return
-    known = None if options.known is None else BenchResults.of_file(options.known)
+    earlier = None if options.known is None else BenchResults.of_file(options.known)
     name = "" if options.known is None else str(options.known)
-    selection = Selection(tasks, behaviours, strategies, options.seeds, options.quick, known, name)
+    selection = Selection(tasks, behaviours, strategies, options.seeds, options.quick, earlier, name)
     check_plots()
     check_statistics()
     console = Console(highlight=False)

@@ -36,12 +36,12 @@ def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Con
     """
     _check(options)
     runs, empty = read_runs(paths)
-    found = compare_runs(runs, options.baseline, options.each_run)
-    notes = [note for comparison in found for note in comparison.notes]
+    result = compare_runs(runs, options.baseline, options.each_run)
+    notes = [note for comparison in result for note in comparison.notes]
     notes += [left_out(empty)] if empty else []
-    text = text_of(found, cast(Format, options.to)) if options.to else ""
+    text = text_of(result, cast(Format, options.to)) if options.to else ""
     if options.plot:
-        write_output("plot", options.plot, picture_bytes(draw_comparison(found), options.plot.suffix))
+        write_output("plot", options.plot, picture_bytes(draw_comparison(result), options.plot.suffix))
     if options.output:
         write_output("output", options.output, text.encode())
     console = console or Console(highlight=False)
@@ -49,7 +49,7 @@ def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Con
         sys.stdout.write(text)
         console = Console(highlight=False, stderr=True)  # standard output is for another program
     elif not options.to:
-        print_tables(comparison_tables(found), console)
+        print_tables(comparison_tables(result), console)
     for note in notes:
         say(console, note, soft_wrap=False)
     for what, path in (("table", options.output), ("picture", options.plot)):

@@ -297,8 +297,8 @@ def show_against(path: Path, other: RunPlan, device: str, threads: int = 0) -> N
     names = headings(runs[0].metric)
     if as_json():
         for run, place in zip(runs, (path, other.path), strict=True):
-            said = " ".join(f"{name.replace(' ', '_')}={cell}" for name, cell in zip(names, run.row(), strict=True))
-            say(console, said, facts={"event": "stayed", "run": place.name})
+            cells = " ".join(f"{name.replace(' ', '_')}={cell}" for name, cell in zip(names, run.row(), strict=True))
+            say(console, cells, facts={"event": "stayed", "run": place.name})
     else:
         table = Table(title="who stayed: the same clients, the same data, the same draws", title_justify="left")
         for name in names:

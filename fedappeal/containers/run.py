@@ -104,15 +104,15 @@ def submit_arguments(environment: Mapping[str, str], given: Sequence[str], repli
     out = option(options, "--out")
     if out is None:
         strategy, task = option(options, "--strategy") or "run", option(options, "--task") or ""
-        named = [part.replace(":", ".") for part in (strategy, task) if part]
-        out = "-".join([time.strftime("%Y%m%d-%H%M%S"), *named])
+        packages = [part.replace(":", ".") for part in (strategy, task) if part]
+        out = "-".join([time.strftime("%Y%m%d-%H%M%S"), *packages])
     return [*options, "--out", str(run_folder(out, runs))]
 
 
 def _named(environment: Mapping[str, str], names: Sequence[str]) -> list[str]:
     """Return the options of the same names as variables that are not empty."""
-    given = [(f"--{name.lower().replace('_', '-')}", environment.get(name)) for name in names]
-    return [part for option, value in given if value for part in (option, value)]
+    options = [(f"--{name.lower().replace('_', '-')}", environment.get(name)) for name in names]
+    return [part for option, value in options if value for part in (option, value)]
 
 
 def option(options: Sequence[str], name: str) -> str | None:

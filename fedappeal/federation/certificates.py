@@ -199,12 +199,12 @@ def _server(folder: Path, authority: Authority, wanted: list[x509.GeneralName], 
             present = list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
         with suppress(Exception):  # cryptography raises what its back end does, where another has signed it
             old.verify_directly_issued_by(authority.certificate)
-            known = key is not None and old.public_key() == key.public_key()
-            fits = known and old.not_valid_after_utc - RENEW_BEFORE > _now()
+            same_key = key is not None and old.public_key() == key.public_key()
+            fits = same_key and old.not_valid_after_utc - RENEW_BEFORE > _now()
     names = list(dict.fromkeys([*present, *map(_general_name, ALWAYS), *wanted]))
-    kept = fits and len(names) == len(present)
+    unchanged = fits and len(names) == len(present)
     end = min(_now() + datetime.timedelta(days=days), authority.certificate.not_valid_after_utc)
-    if kept:
+    if unchanged:
         end = old.not_valid_after_utc
     else:
         if key is None:
@@ -212,7 +212,7 @@ def _server(folder: Path, authority: Authority, wanted: list[x509.GeneralName], 
             replace_file(key_path, private_pem(key), mode=_PRIVATE)
         certificate = issue(authority, key, names, _now() - _BACKDATED, end)
         replace_file(path, certificate.public_bytes(Encoding.PEM))
-    return Made(path, kept, f"for {', '.join(str(name.value) for name in names)}; until {end:%Y-%m-%d}")
+    return Made(path, unchanged, f"for {', '.join(str(name.value) for name in names)}; until {end:%Y-%m-%d}")
 
 
 def _general_name(host: str) -> x509.GeneralName:

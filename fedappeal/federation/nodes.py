@@ -125,11 +125,11 @@ def unregister(superlink: str, who: str, root_certificates: bytes | None = None)
         ControlError: as in `register`.
     """
     nodes = [node for node in list_nodes(superlink, root_certificates) if node.status != UNREGISTERED]
-    named = [node for node in nodes if who in (node.client_id, str(node.node_id))]
-    named = named or [node for node in nodes if node.name == who]
-    if len(named) != 1:
-        problem = "no registered node is called so" if not named else f"{len(named)} nodes are called so"
+    matches = [node for node in nodes if who in (node.client_id, str(node.node_id))]
+    matches = matches or [node for node in nodes if node.name == who]
+    if len(matches) != 1:
+        problem = "no registered node is called so" if not matches else f"{len(matches)} nodes are called so"
         raise ConfigError(f"node = '{who}' is not allowed: {problem} (client-id, node id or name, as in the list)")
     with control(superlink, root_certificates) as api:
-        api.unregister_node(named[0].node_id)
-    return named[0]
+        api.unregister_node(matches[0].node_id)
+    return matches[0]

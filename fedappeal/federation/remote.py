@@ -75,7 +75,7 @@ class RemoteSuperLink:
         Raises:
             ControlError: if the SuperLink did not answer for that long, or does not know the run.
         """
-        said, next_status, answered = "", time.monotonic(), time.monotonic()
+        shown, next_status, answered = "", time.monotonic(), time.monotonic()
         while True:
             status: RunStatus | None = None
             if time.monotonic() >= next_status:
@@ -87,9 +87,9 @@ class RemoteSuperLink:
                     if not error.unreachable or time.monotonic() - answered > patience:
                         raise
                     text = f"{error}; trying again"
-                if text != said and not (status and status.finished):
+                if text != shown and not (status and status.finished):
                     on_status(text)
-                    said = text
+                    shown = text
                 next_status = time.monotonic() + _STATUS_EVERY
             # Lines are read after the status: what a finished run wrote is all there.
             if follower:

@@ -85,10 +85,10 @@ class ModelFolder:
         """
         if self.family:
             return {"model_type": self.family}
-        found = self._read(_CONFIG)
-        if not isinstance(found.get("model_type"), str):
+        config = self._read(_CONFIG)
+        if not isinstance(config.get("model_type"), str):
             raise self.refused(f"its {_CONFIG} names no model_type")
-        return found
+        return config
 
     def _read(self, name: str) -> dict[str, Any]:
         try:

@@ -99,12 +99,12 @@ CLASSIFIER, CAUSAL_LM = "SEQ_CLS", "CAUSAL_LM"
 """PEFT's names of the kinds of task."""
 
 
-def build(folder: ModelFolder, own: TextSettings, kind: str, seed: int, name: str, **config: Any) -> nn.Module:
+def build(folder: ModelFolder, text: TextSettings, kind: str, seed: int, name: str, **config: Any) -> nn.Module:
     """Return a model on the CPU in float32, a pure function of the folder and the seed.
 
     Args:
         folder: the model's.
-        own: says whether the weights are drawn, and which adapters there are.
+        text: says whether the weights are drawn, and which adapters there are.
         kind: `CLASSIFIER` or `CAUSAL_LM`.
         seed: of the run.
         name: the task's, for messages.
@@ -122,12 +122,12 @@ def build(folder: ModelFolder, own: TextSettings, kind: str, seed: int, name: st
             raise folder.refused(f"transformers cannot load it: {error}") from None
         model = model.float()  # NumPy knows no bfloat16
         model.config.use_cache = False
-        if own.lora_rank:
+        if text.lora_rank:
             try:
-                model = _with_adapters(model, own, kind, new)
+                model = _with_adapters(model, text, kind, new)
             except ValueError as error:
                 reason = " ".join(str(error).split())
-                raise ConfigError(f"{name}.lora-targets = '{own.lora_targets}' is not allowed: {reason}") from None
+                raise ConfigError(f"{name}.lora-targets = '{text.lora_targets}' is not allowed: {reason}") from None
     built: nn.Module = model
     return built
 
@@ -173,15 +173,15 @@ def new_modules(model: nn.Module, missing: Iterable[str]) -> Iterator[str]:
     yield from outermost
 
 
-def _with_adapters(model: Any, own: TextSettings, kind: str, new: list[str]) -> nn.Module:
+def _with_adapters(model: Any, text: TextSettings, kind: str, new: list[str]) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
-    targets: Any = [target.strip() for target in own.lora_targets.split(",") if target.strip()] or None
-    if own.lora_targets.strip() == "all-linear":
+    targets: Any = [target.strip() for target in text.lora_targets.split(",") if target.strip()] or None
+    if text.lora_targets.strip() == "all-linear":
         targets = "all-linear"
     adapters = LoraConfig(
-        r=own.lora_rank,
-        lora_alpha=own.lora_alpha,
+        r=text.lora_rank,
+        lora_alpha=text.lora_alpha,
         target_modules=targets,
         modules_to_save=new or None,
         task_type=kind,

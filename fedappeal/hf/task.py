@@ -72,12 +72,12 @@ class TextTask(Task):
         require_hf("transformers", *(["peft"] if self.own.lora_rank else []))
         setting = f"{self.name}.model-dir"
         path = inside(self.data_dir, setting, self.own.model_dir)
-        found = ModelFolder(path, setting, self.own.random_weights, self.family)
-        if self.own.max_length > (most := found.max_tokens or self.own.max_length):
+        folder = ModelFolder(path, setting, self.own.random_weights, self.family)
+        if self.own.max_length > (most := folder.max_tokens or self.own.max_length):
             raise ConfigError(
                 f"{self.name}.max-length = {self.own.max_length} is not allowed: its model takes {most} at most"
             )
-        return found
+        return folder
 
     @property
     def tokenizer(self) -> Any:
@@ -121,11 +121,11 @@ class TextTask(Task):
             ConfigError: the data set does not fit the partition.
         """
         if self.own.client_column:
-            held: dict[str, list[int]] = {}
+            rows_of: dict[str, list[int]] = {}
             for row, owner in enumerate(self.table.owners):
-                held.setdefault(owner, []).append(row)
-            chosen = assign.draw_users(self.settings, {owner: len(rows) for owner, rows in held.items()}, "texts")
-            return [np.array(held[owner], dtype=np.int64) for owner in chosen]
+                rows_of.setdefault(owner, []).append(row)
+            chosen = assign.draw_users(self.settings, {owner: len(rows) for owner, rows in rows_of.items()}, "texts")
+            return [np.array(rows_of[owner], dtype=np.int64) for owner in chosen]
         settings = self.settings.model_copy(update={"partition": self.partition})
         labels = self.table.labels
         return assign.kept_rows(

@@ -117,9 +117,9 @@ def _read_columns(path: Path, wanted: Sequence[str]) -> list[Column]:
     return columns
 
 
-def _check(wanted: Sequence[str], held: Sequence[str]) -> None:
-    if missing := [name for name in wanted if name not in held]:
-        raise ValueError(f"it has no column '{missing[0]}' (it has {', '.join(held) or 'none'})")
+def _check(wanted: Sequence[str], columns: Sequence[str]) -> None:
+    if missing := [name for name in wanted if name not in columns]:
+        raise ValueError(f"it has no column '{missing[0]}' (it has {', '.join(columns) or 'none'})")
 
 
 def _csv(path: Path, wanted: Sequence[str]) -> list[Column]:

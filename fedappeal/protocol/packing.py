@@ -209,9 +209,9 @@ class Layout:
             ValueError: if the record does not hold exactly this layout's values.
         """
         if not self.is_packed(record):
-            named = {name: view(record[name]) for name in self.names}
-            self._check(named)
-            return named
+            arrays = {name: view(record[name]) for name in self.names}
+            self._check(arrays)
+            return arrays
         flats = {name: view(array) for name, array in record.items()}
         sizes = dict.fromkeys(flats, 0)
         out: dict[str, NDArray[np.generic]] = {}
@@ -334,30 +334,30 @@ def content_bytes(record: "ArrayRecord") -> int:
     return sum(len(array.data) for array in record.values())
 
 
-def content_size(content: "RecordDict", known: dict[int, int] | None = None) -> int:
+def content_size(content: "RecordDict", sizes: dict[int, int] | None = None) -> int:
     """Serialized size of a message's content in bytes: what its objects hold, without Flower's framing.
 
     Args:
         content: the records.
-        known: sizes of records already measured, by identity (one model goes to many clients).
+        sizes: sizes of records already measured, by identity (one model goes to many clients).
     """
     from flwr.app import ArrayRecord, MetricRecord
 
-    known = {} if known is None else known
+    sizes = {} if sizes is None else sizes
     total = 0
     for name, record in content.items():
-        if id(record) not in known:
+        if id(record) not in sizes:
             if (stays := elsewhere(record)) is not None:
-                known[id(record)] = stays.size
+                sizes[id(record)] = stays.size
             elif isinstance(record, ArrayRecord):
-                known[id(record)] = content_bytes(record) + sum(
+                sizes[id(record)] = content_bytes(record) + sum(
                     len(key) + len(array.dtype) for key, array in record.items()
                 )
             elif isinstance(record, MetricRecord):
-                known[id(record)] = _metrics_size(record)
+                sizes[id(record)] = _metrics_size(record)
             else:
-                known[id(record)] = len(record.deflate())
-        total += len(name) + known[id(record)]
+                sizes[id(record)] = len(record.deflate())
+        total += len(name) + sizes[id(record)]
     return total
 
 

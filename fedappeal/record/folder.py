@@ -197,10 +197,10 @@ class RunFolder:
             if not file.exists():  # a run without a mixture has no policies
                 continue
             try:
-                kept = [line for line in written_lines(file) if not _is_later(line.parsed(), server_round)]
+                lines = [line for line in written_lines(file) if not _is_later(line.parsed(), server_round)]
             except (OSError, ValueError) as error:
                 raise ConfigError(f"file '{file}' cannot be read: {error}") from None
-            rewrite(file, resealed(kept))
+            rewrite(file, resealed(lines))
 
     def mend(self) -> Iterator[str]:
         """Put damaged files of lines aside, and leave the usable lines; yield one line for each damaged file.

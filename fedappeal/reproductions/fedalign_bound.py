@@ -54,8 +54,8 @@ class Clients:
     def heterogeneity(self) -> tuple[float, Floats]:
         """Return Gamma, and Gamma_k of every client that has no priority."""
         common = self.losses(self.minimum(slice(self.priority))[None])[0]
-        own = np.array([self.losses(self.minimum(slice(k, k + 1))[None])[0, k] for k in range(len(self.x))])
-        gaps = common - own
+        minima = np.array([self.losses(self.minimum(slice(k, k + 1))[None])[0, k] for k in range(len(self.x))])
+        gaps = common - minima
         return float(gaps[: self.priority].mean()), np.asarray(gaps[self.priority :])
 
 
@@ -155,12 +155,12 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     epsilon = epsilon_schedule(settings["schedule"], settings["epsilon"], rounds, settings["decay"], 1.0)
     excess, accepted, of = run(clients, epsilon, int(at[-1]), steps, settings["runs"], seed)
     fractions = accepted / clients.priority
-    kept = 1 / (1 + fractions.sum(axis=2))
-    bias = (fractions @ clients.heterogeneity()[1]) * kept
+    part = 1 / (1 + fractions.sum(axis=2))
+    bias = (fractions @ clients.heterogeneity()[1]) * part
     limits, free = list[float](), bound(of, int(at[-1]), 0.0, 0.0)
     for total in at:
         rounds_of = np.arange(1, total) // steps  # tau(i) / E
-        theta, rho = (float(values.mean(axis=1)[rounds_of].sum()) / (total + of.gamma - 2) for values in (kept, bias))
+        theta, rho = (float(values.mean(axis=1)[rounds_of].sum()) / (total + of.gamma - 2) for values in (part, bias))
         limits.append(bound(of, int(total), theta, 2 * of.smoothness / of.convexity * rho))
     measured, fell = excess[np.array(settings["rounds"]) - 1], np.log10(excess[rounds // 4 - 1] / excess[-1])
     return bounds.held(at, measured, limits, theta=theta, steered=1 - free / limits[-1], fell=float(fell))

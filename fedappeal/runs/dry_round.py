@@ -156,19 +156,19 @@ class DryRun:
             if (strategy.needs_everybody and "clients_per_round" in more) or (unbounded and "influence" in more):
                 continue
             dry = replace(self, more=more)
-            said, whole = ", ".join(f"{key} = {value}" for key, value in more.items()) or "all clients", dry.outcome()
+            text, whole = ", ".join(f"{key} = {value}" for key, value in more.items()) or "all clients", dry.outcome()
             ways: dict[str, dict[str, Any]] = {
                 "one array a layer": {"pack": False},
                 "side by side": {"mode": AUTO},
                 "continued": {"broken": True},
                 "extended": {"extended": True},
             }
-            yield from (f"{said}: {line}" for line in whole.lines)
+            yield from (f"{text}: {line}" for line in whole.lines)
             for way, how in ways.items() if not whole.lines else ():
                 other = dry.outcome(**how)
-                yield from (f"{said}, {way}: {line}" for line in other.lines)
+                yield from (f"{text}, {way}: {line}" for line in other.lines)
                 if not other.lines and not alike(whole.model, other.model, 1e-6):
-                    yield self._placed(f"{said}, {way}: the model differs by more than 1e-6")
+                    yield self._placed(f"{text}, {way}: the model differs by more than 1e-6")
 
     def _trains(self) -> bool:
         """Whether the author's strategy or local rule should change the model: all join."""
@@ -220,9 +220,9 @@ class DryRun:
                     lines.append(self._placed(f"strategy {run.strategy.name}: the new model holds NaN or inf"))
             if not lines and self.policy == "always" and not any(record.count("joined") for record in records):
                 lines.append(self._placed("no client joined, though all wanted to"))
-            kept = any(record.kept for record in records)
+            stays = any(record.kept for record in records)
             joined = any(record.count("joined") for record in records if not record.mandatory)
-            return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], kept, joined)
+            return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], stays, joined)
 
     def _placed(self, line: str) -> str:
         """Return a line with where the author may look for what it says, unless it says that itself."""

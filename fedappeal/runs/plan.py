@@ -287,8 +287,8 @@ def _swept(text: str) -> tuple[str, list[Any]]:
 
 def foreign_sections(runs: Sequence[Chosen]) -> list[frozenset[str]]:
     """Return, for each run, the names of own plug-ins that only other runs of its sweep use."""
-    own = [frozenset(p.settings_name() for p in run.plugins if not is_ours(p)) for run in runs]
-    return [frozenset[str]().union(*own) - of_run for of_run in own]
+    names = [frozenset(p.settings_name() for p in run.plugins if not is_ours(p)) for run in runs]
+    return [frozenset[str]().union(*names) - of_run for of_run in names]
 
 
 def _without_others(runs: Sequence[Chosen]) -> list[tuple[Chosen, list[str]]]:
@@ -300,8 +300,8 @@ def _without_others(runs: Sequence[Chosen]) -> list[tuple[Chosen, list[str]]]:
     beside: dict[str, type[Plugin]] = {p.settings_name(): p for run in runs for p in run.plugins}
     trimmed = []
     for run, foreign in zip(runs, foreign_sections(runs), strict=True):
-        kept = tuple((key, value) for key, value in run.config.plugins if key.partition(".")[0] not in foreign)
-        config = run.config.model_copy(update={"plugins": kept})
+        plugins = tuple((key, value) for key, value in run.config.plugins if key.partition(".")[0] not in foreign)
+        config = run.config.model_copy(update={"plugins": plugins})
         trimmed.append((replace(run, config=config), run.unused_settings(beside)))
     return trimmed
 

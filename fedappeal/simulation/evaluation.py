@@ -62,17 +62,17 @@ class BFloat16Participant(Participant):
 
     precision = BFLOAT16
 
-    def __init__(self, flips: Flips, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, flips: Flips, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._flips = flips
         self._in_float32: Callable[[], Evaluation] | None = None
         """Evaluates the model that is to be decided on."""
 
     def judge(
-        self, arrays: Arrays, model: str, split: str, *given: Any, server_round: int = 0, **named: Any
+        self, arrays: Arrays, model: str, split: str, *arguments: Any, server_round: int = 0, **keywords: Any
     ) -> Evaluation:
         """See `Participant.judge`."""
-        judge = partial(super().judge, arrays, model, split, *given, **{**named, "server_round": server_round})
+        judge = partial(super().judge, arrays, model, split, *arguments, **{**keywords, "server_round": server_round})
         if split == self.judged_split and server_round % COMPARED_EVERY == 1:
             self._in_float32 = partial(judge, precision=FLOAT32)
         return judge()

@@ -144,7 +144,7 @@ class SavedMemory:
 
     def save(self, server_round: int) -> None:
         """Write what the clients remember after a round."""
-        held: dict[str, FlowerRecord] = {}
+        parts: dict[str, FlowerRecord] = {}
         alike: dict[tuple[str, int], list[int]] = {}
         for node, context in self.grid.contexts.items():
             before, place = self._first.get(node, {}), node - FIRST_NODE
@@ -153,9 +153,9 @@ class SavedMemory:
                     continue
                 places = alike.setdefault((name, id(record)), [])
                 if not places:
-                    held[f"{place}/{name}"] = record
+                    parts[f"{place}/{name}"] = record
                 places.append(place)
-        arrays, records = flattened(held)
+        arrays, records = flattened(parts)
         several = {f"{first}/{name}": others for (name, _), (first, *others) in alike.items() if others}
         judged = [
             [one.node.partition_id, one.judged.model, one.judged.server_round, _values(one.judged.evaluations)]

@@ -106,7 +106,7 @@ class Simulation:
 
     def runtime(self) -> dict[str, Scalar]:
         """Return what a run's folder records of its runtime."""
-        said = [field.name for field in fields(self) if self.shared_out or field.name not in _OF_WORKERS]
+        shown = [field.name for field in fields(self) if self.shared_out or field.name not in _OF_WORKERS]
         data_dir = str(Path(self.data_dir).absolute()) if self.data_dir else ""
-        values = {name.replace("_", "-"): getattr(self, name) for name in said}
+        values = {name.replace("_", "-"): getattr(self, name) for name in shown}
         return {KIND: SIMULATION} | values | {"data-dir": data_dir}

@@ -55,9 +55,9 @@ def simulation_threads(wanted: int) -> Iterator[int]:
         before = torch.get_num_threads()
         number = wanted or before
         if _running and number != _running[0]:
-            said = f"{wanted}" if wanted else f"0 ({before} here)"
+            shown = f"{wanted}" if wanted else f"0 ({before} here)"
             raise ConfigError(
-                f"threads = {said} is not allowed: {_running[0]}, as another simulation of this process has it"
+                f"threads = {shown} is not allowed: {_running[0]}, as another simulation of this process has it"
             )
         _running.append(number)
         if wanted:

@@ -220,8 +220,8 @@ class Results:
 
     def numbers(self, arm: str, measure: Measure) -> list[float]:
         """Return a measure's number for each run of an arm that has it, by seed."""
-        found = [run.number(measure) for run in self.of(arm)]
-        return [value for value in found if value is not None]
+        numbers = [run.number(measure) for run in self.of(arm)]
+        return [value for value in numbers if value is not None]
 
 
 Drawing = Callable[[Results, Path], None]

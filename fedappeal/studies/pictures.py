@@ -200,10 +200,10 @@ def over_rounds(
                 legend[mark[0]] = {"marker": "|", "markersize": 10, "linestyle": ""}
         legend |= {"one seed": {"linewidth": 0.6}} if len(runs) > 1 else {}
         # Between the rounds that evaluate, an ended run's model would be a mean of its own.
-        kept = dict(
+        means_of = dict(
             zip(*curve([replace(run, lines=continued(run.lines, end)) for run in runs], reading), strict=True)
         )
-        means = {number: scale * mean for number, mean in kept.items() if number in measured}
+        means = {number: scale * mean for number, mean in means_of.items() if number in measured}
         axes.plot(list(means), list(means.values()), label=label, linewidth=1.8, **style)
         if ends[label] < end and ends[label] in means:
             axes.plot(ends[label], means[ends[label]], "o", color=style["color"], markersize=5)

@@ -215,8 +215,8 @@ def _task(config: RunConfig) -> TaskSettings:
         name = getattr(TASKS.find(task.task), "name", "")
     except ConfigError:  # said where the task is checked
         name = ""
-    own = tuple(pair for pair in task.plugins if pair[0].partition(".")[0] == name)
-    return task.model_copy(update={"plugins": own})
+    section = tuple(pair for pair in task.plugins if pair[0].partition(".")[0] == name)
+    return task.model_copy(update={"plugins": section})
 
 
 def _unavailable(task: TaskSettings, data_dir: str) -> str:

@@ -45,9 +45,9 @@ class Record:
         Raises:
             ConfigError: scipy or statsmodels is not installed.
         """
-        found = {"verdicts": tuple(verdicts(self.results()))}
+        changes = {"verdicts": tuple(verdicts(self.results()))}
         drawn = {} if self.experiment.figure else {"figure": False, "undrawn": ()}
-        return Record(self.experiment, self.numbers.model_copy(update={**found, **drawn}))
+        return Record(self.experiment, self.numbers.model_copy(update={**changes, **drawn}))
 
     def waiting(self) -> list[str]:
         """Return the arms and columns that were written down after the last full run."""

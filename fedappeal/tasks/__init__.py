@@ -72,10 +72,10 @@ def find_task(name: str, allowed: Allowed = ALL) -> Callable[[TaskSettings, Path
     """
     if not TASKS.package(name):  # fedappeal's own packages are allowed to all: not each function in them is a task
         return TASKS.load(name, allowed)
-    named = TASKS.find(name, allowed)
-    if not callable(named):
+    task = TASKS.find(name, allowed)
+    if not callable(task):
         raise ConfigError(f"task = {name!r} is not allowed: {name.rpartition(':')[2]} is not callable")
-    made: Callable[[TaskSettings, Path | None], object] = named
+    made: Callable[[TaskSettings, Path | None], object] = task
     return made
 
 

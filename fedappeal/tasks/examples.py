@@ -225,10 +225,10 @@ def with_held_out(data: ClientData) -> ClientData:
     rows = held_out_rows(data.train)
     if not rows:
         return data
-    held = torch.zeros(len(data.train), dtype=torch.bool)
-    held[rows] = True
+    held_out = torch.zeros(len(data.train), dtype=torch.bool)
+    held_out[rows] = True
     device = data.train.device
-    trained, taken = (mask.nonzero().flatten().to(device) for mask in (~held, held))
+    trained, taken = (mask.nonzero().flatten().to(device) for mask in (~held_out, held_out))
     return ClientData(data.train.take(trained), data.test, data.train.take(taken))
 
 
@@ -250,11 +250,11 @@ def held_out_rows(train: Split) -> list[int]:
     equal: dict[bytes, list[int]] = defaultdict(list)
     for row, digest in enumerate(digests):
         equal[digest.digest()].append(row)
-    held: list[int] = []
+    held_out: list[int] = []
     inputs = 0
     for _, rows in sorted(equal.items()):
-        if len(held) + len(rows) <= count // ONE_IN:
-            held += rows
+        if len(held_out) + len(rows) <= count // ONE_IN:
+            held_out += rows
             inputs += 1
     varied = 2 * inputs <= len(equal)  # else what is left to train on has hardly any input but one
-    return sorted(held) if varied and len(held) >= FEWEST // ONE_IN else []
+    return sorted(held_out) if varied and len(held_out) >= FEWEST // ONE_IN else []

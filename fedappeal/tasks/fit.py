@@ -72,10 +72,10 @@ def _check_loss(loss: object) -> None:
 
 def _check_metrics(task: Task, outputs: Any, batch: Split) -> None:
     with torch.no_grad():
-        found = task.metrics(outputs, batch.y)
+        metrics = task.metrics(outputs, batch.y)
     for name in (task.metric.name, *task.other_metrics):
-        if name not in found:
-            raise ConfigError(f"metrics is not allowed: '{name}' is not among what it returns ({', '.join(found)})")
+        if name not in metrics:
+            raise ConfigError(f"metrics is not allowed: '{name}' is not among what it returns ({', '.join(metrics)})")
 
 
 def _check_classes(task: Task, outputs: object) -> None:

@@ -254,8 +254,8 @@ class ByPerson(NaturalTask):
 
     def read(self) -> list[tuple[Features, Labels]]:
         """Return the drawn clients' inputs and labels."""
-        held = self.held()
-        return [held[person] for person in self._drawn()]
+        counts = self.held()
+        return [counts[person] for person in self._drawn()]
 
     def _drawn(self) -> list[str]:
         counts = {person: len(labels) for person, (_, labels) in self.held().items()}

@@ -121,8 +121,8 @@ def initial_arrays(task: Task, seed: int, file: str = "") -> Arrays:
     """
     model = task.initial_model(seed)
     shared = parts_of(model, share_of(task)).shared
-    held = model.state_dict()
-    whole = {name: held[name].detach().cpu().numpy() for name in names_of(model)}
+    state = model.state_dict()
+    whole = {name: state[name].detach().cpu().numpy() for name in names_of(model)}
     if not file:
         return {name: whole[name] for name in shared}
     arrays, _ = read_safetensors(Path(file))

@@ -79,15 +79,15 @@ class ModelCard(Settings):
             config: the run's settings.
             this: the fields of this model: ``round``, ``run_key``, ``figures``, ``measured_on``, ...
         """
-        given = task.settings.as_config()
-        general = {key: value for key, value in given.items() if "." not in key and key != "task"}
+        settings = task.settings.as_config()
+        general = {key: value for key, value in settings.items() if "." not in key and key != "task"}
         plugin = {f"{task.settings_name()}.{key}": value for key, value in task.own.as_config().items()}
-        named = task.settings.model
+        model = task.settings.model
         return cls(
             task=config.task,
             settings={**general, **plugin},
             fingerprint=task.fingerprint,
-            model=getattr(task, "default_model", named) if named == "auto" else named,
+            model=getattr(task, "default_model", model) if model == "auto" else model,
             input_shape=task.input_shape,
             input_dtype=task.input_dtype,
             normalisation=task.normalisation,

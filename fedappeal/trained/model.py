@@ -140,8 +140,8 @@ def _fill(model: "nn.Module", shared: str | tuple[str, ...], file: Path) -> None
     """
     import torch
 
-    held, tied = model.state_dict(), tied_names(model)
-    expected = {name: tuple(tensor.shape) for name, tensor in held.items() if name not in tied}
+    state, tied = model.state_dict(), tied_names(model)
+    expected = {name: tuple(tensor.shape) for name, tensor in state.items() if name not in tied}
     shapes = {name: shape for name, shape in array_shapes(file).items() if name not in tied}  # others may write them
     wanted = set(expected) if shared == "all" else set(shared)
     for name in sorted(wanted | set(shapes)):
@@ -233,8 +233,8 @@ def predict(
             except ValueError as error:
                 raise ConfigError(f"the data are not allowed, {names[0]} to {names[-1]}: {error}") from None
             outputs = trained.task.forward(model, x)
-            said = trained.task.answers(outputs, x) or _said(outputs, len(names), card)
-            given = [""] * len(names)
+            answers = trained.task.answers(outputs, x) or _said(outputs, len(names), card)
+            true_labels = [""] * len(names)
             if labels is not None:
                 predictions.labelled += len(names)
                 y = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else labels
@@ -242,9 +242,9 @@ def predict(
                 for name, value in trained.task.metrics(outputs, y).items():
                     sums[name] = sums.get(name, 0.0) + value * len(names)
                 if card.num_classes and (classes := only_tensor(y)) is not None:
-                    given = [card.label(number) for number in classes.tolist()]
-            lines = zip(names, said, given, strict=True)
-            predictions.lines += [Prediction(name, label, p, own) for name, (label, p), own in lines]
+                    true_labels = [card.label(number) for number in classes.tolist()]
+            lines = zip(names, answers, true_labels, strict=True)
+            predictions.lines += [Prediction(name, label, p, truth) for name, (label, p), truth in lines]
     predictions.metrics = {name: total / predictions.labelled for name, total in sums.items()}
     return predictions
 

@@ -45,8 +45,8 @@ def priority_loss(losses: Sequence[float], examples: Sequence[int]) -> float:
         losses: F_k(w), shape ``(P,)``, at least one.
         examples: D_k, shape ``(P,)``, each at least 1.
     """
-    held = np.asarray(examples, dtype=np.float64)
-    return float(np.dot(held / held.sum(), np.asarray(losses, dtype=np.float64)))
+    counts = np.asarray(examples, dtype=np.float64)
+    return float(np.dot(counts / counts.sum(), np.asarray(losses, dtype=np.float64)))
 
 
 def data_fraction(examples: float, priority_examples: float, most: float | None = None) -> float:
@@ -132,10 +132,10 @@ def without_outliers(claims: Sequence[Statement], factor: float) -> list[Stateme
     """
     if not claims:
         return []
-    middle = median_low(said.loss for said in claims)
+    middle = median_low(one.loss for one in claims)
     low, high = sorted((middle - (factor - 1) * abs(middle), middle + (factor - 1) * abs(middle)))
-    examples = capped([said.examples for said in claims], factor)
-    return [Statement(min(high, max(low, said.loss)), int(held)) for said, held in zip(claims, examples, strict=True)]
+    examples = capped([one.examples for one in claims], factor)
+    return [Statement(min(high, max(low, one.loss)), int(count)) for one, count in zip(claims, examples, strict=True)]
 
 
 def aligned(loss: float, global_loss: float, epsilon: float) -> bool:
@@ -182,31 +182,31 @@ class AlignedSum:
         """Return F(w) of what the priority clients say, bounded where influence is; None: they say nothing."""
         return loss_of(claims if self.outlier is None else without_outliers(claims, self.outlier))
 
-    def add_priority(self, arrays: Model, said: Statement) -> None:
+    def add_priority(self, arrays: Model, claim: Statement) -> None:
         """Take in a priority client's update.
 
         Raises:
             Refused: if the model does not fit; nothing is changed.
         """
-        self.total.add(arrays, said.examples)
-        self.priority.append(said)
+        self.total.add(arrays, claim.examples)
+        self.priority.append(claim)
 
-    def add_other(self, client: str, arrays: Model, said: Statement) -> None:
+    def add_other(self, client: str, arrays: Model, claim: Statement) -> None:
         """Match another client's update: add it, hold it or refuse it.
 
         Raises:
             Refused: if a model that would count does not fit; nothing is changed.
         """
-        if self.warming or (self.told is not None and not aligned(said.loss, self.told, self.epsilon)):
+        if self.warming or (self.told is not None and not aligned(claim.loss, self.told, self.epsilon)):
             self.refused.append(client)
         elif self.told is None or (self.most is not None and not self.expected):
             self.total.add(arrays, 0.0)  # a model that does not fit is to be found now, not at the end
-            self.held.append((client, arrays, said))
+            self.held.append((client, arrays, claim))
         else:
             if self.most is None:
-                self.total.add(arrays, said.examples)
+                self.total.add(arrays, claim.examples)
             else:
-                self.limited.add(arrays, data_fraction(said.examples, self.expected, self.most))
+                self.limited.add(arrays, data_fraction(claim.examples, self.expected, self.most))
             self.accepted.append(client)
 
     def close(self) -> tuple[Model | None, float]:
@@ -214,11 +214,11 @@ class AlignedSum:
 
         After it, every other client is among the accepted or the refused.
         """
-        examples = sum(said.examples for said in self.priority)
+        examples = sum(claim.examples for claim in self.priority)
         global_loss = self.loss_of(self.priority) if self.told is None else self.told
-        for client, arrays, said in self.held:
-            if examples and global_loss is not None and aligned(said.loss, global_loss, self.epsilon):
-                self.total.add(arrays, examples * data_fraction(said.examples, examples, self.most))
+        for client, arrays, claim in self.held:
+            if examples and global_loss is not None and aligned(claim.loss, global_loss, self.epsilon):
+                self.total.add(arrays, examples * data_fraction(claim.examples, examples, self.most))
                 self.accepted.append(client)
             else:
                 self.refused.append(client)

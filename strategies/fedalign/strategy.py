@@ -291,8 +291,8 @@ class FedALIGN(Strategy):
         now: AlignedSum = round.carry
         if not now.warming:  # in warm-up there is no client that F(w) concerns
             now.told = self._last_loss if self.settings.global_loss == "stale" else now.loss_of(now.surveyed)
-        held = [m.num_examples for m in members if m.enrolled and self.has_priority(m)]
-        now.expected += sum(held if now.outlier is None else map(int, capped(held, now.outlier)))
+        counts = [m.num_examples for m in members if m.enrolled and self.has_priority(m)]
+        now.expected += sum(counts if now.outlier is None else map(int, capped(counts, now.outlier)))
         global_loss = {} if now.told is None else {GLOBAL_LOSS: now.told}
         granted = {m.client_id: self.has_priority(m) for m in members}
         to_each = {
@@ -320,11 +320,11 @@ class FedALIGN(Strategy):
         if priority is None:
             priority = reply.claim(PRIORITY, 0, 1) == 1
         bounds = self.metric.error_bounds if self.settings.match_on == "error" else (-math.inf, math.inf)
-        said = Statement(reply.claim(keys.LOSS, *bounds), max(1, int(reply.num_examples * reply.counts + 0.5)))
+        statement = Statement(reply.claim(keys.LOSS, *bounds), max(1, int(reply.num_examples * reply.counts + 0.5)))
         if priority:
-            round.carry.add_priority(reply.arrays, said)
+            round.carry.add_priority(reply.arrays, statement)
         else:
-            round.carry.add_other(reply.member.client_id, reply.arrays, said)
+            round.carry.add_other(reply.member.client_id, reply.arrays, statement)
 
     def summarise(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, float]:
         """Return the averages over all clients, and over the priority clients' pooled data."""

@@ -92,7 +92,7 @@ class RoundSteps(Algorithm):
     def _hear(self, answers: "Sequence[tuple[Member, MetricRecord]]") -> None:
         """Take in what the seen clients that have not left say of a model."""
         left = self.members.left
-        seen = [said for member, said in answers if member.role == keys.SEEN and member.client_id not in left]
+        seen = [answer for member, answer in answers if member.role == keys.SEEN and member.client_id not in left]
         self.asking.note_answers(seen, len(self.members.population()), len(left))
 
     def under_name(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -205,10 +205,10 @@ class RoundSteps(Algorithm):
             return None
         if isinstance(model, ArrayRecord) and (wrong := _differs(model, round.model)) is None:
             return model
-        said = f"a model with {wrong}" if isinstance(model, ArrayRecord) else repr(model)[:80]
+        text = f"a model with {wrong}" if isinstance(model, ArrayRecord) else repr(model)[:80]
         forgotten = " (a forgotten return?)" if model is None else ""
         raise ConfigError(
-            f"strategy {self.name} returned {said}{forgotten} as the next model: one like round.model, or KEEP_MODEL "
+            f"strategy {self.name} returned {text}{forgotten} as the next model: one like round.model, or KEEP_MODEL "
             f"where it stays{place_of(type(self), 'update', 'finish')}"
         )
 

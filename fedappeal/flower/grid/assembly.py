@@ -146,12 +146,12 @@ class Assembly:
 
     def named(self) -> dict[str, InflatableObject]:
         """Return the arrays that are whole, by id; in place of its bytes each holds its id, for `fill`."""
-        named: dict[str, InflatableObject] = {}
+        by_id: dict[str, InflatableObject] = {}
         for object_id, growing in self._growing.items():
             if not growing.left:
                 growing.array.data = object_id.encode()
-                named[object_id] = growing.array
-        return named
+                by_id[object_id] = growing.array
+        return by_id
 
     def fill(self, content: RecordDict) -> None:
         """Give a reply's arrays their bytes, and let go of them."""

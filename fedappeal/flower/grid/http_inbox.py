@@ -150,8 +150,8 @@ class HttpInbox:
             # A reply whose objects are nested a hundred deep cannot be unpacked, nor can any other one of the same
             # answer, which the SuperLink has then forgotten. From now on such a reply must cost no other one.
             self._one_by_one = True
-            said = f"HTTP {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else error
-            reason = f"the SuperLink cannot hand over its reply: {one_line(said)}"
+            cause = f"HTTP {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else error
+            reason = f"the SuperLink cannot hand over its reply: {one_line(cause)}"
             return [] if len(ids) > 1 else [(unavailable(ids[0], reason), ObjectTree())]
         return list(zip(answer.messages_list, answer.message_object_trees, strict=True))
 

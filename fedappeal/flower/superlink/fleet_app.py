@@ -146,11 +146,11 @@ class FleetApp:
         """Read a request's body, as far as its key may send one."""
         most, within = SMALL_REQUEST, _SMALL_WITHIN
         too_large = HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)  # as any call of a node that is not known
-        said = headers.get(b"content-length")
-        if (said is None or int(said) > most) and await self._in_thread(self._node_of, key) is not None:
+        length = headers.get(b"content-length")
+        if (length is None or int(length) > most) and await self._in_thread(self._node_of, key) is not None:
             most, within = most_bytes(call), LONGEST
             too_large = HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request of more than {most} bytes")
-        if said is not None and int(said) > most:
+        if length is not None and int(length) > most:
             raise too_large
         content, more = bytearray(), True
         try:
@@ -219,8 +219,8 @@ async def _send_whole(send: Send, event: Message) -> None:
 class _Connection(H11Protocol):
     """A connection that is ended where a request does not come, or an answer is not read, in time."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
         self.access_log = False
         self.logger = _ERRORS
 

@@ -76,8 +76,8 @@ class GuardedFleet(FleetServicer):
         polls: holds polls; it knows which messages are on their way.
     """
 
-    def __init__(self, polls: HeldPolls, **named: Any) -> None:
-        super().__init__(**named)
+    def __init__(self, polls: HeldPolls, **keywords: Any) -> None:
+        super().__init__(**keywords)
         self._polls = polls
         self._nodes: dict[int, _Node] = {}
         self._handed: dict[int, PullMessagesResponse] = {}
@@ -91,8 +91,8 @@ class GuardedFleet(FleetServicer):
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
         """Hand a message out; to the node of a held poll a second time, where it said nothing after the first."""
         node_id = request.node.node_id
-        held = asked_to_hold(context.invocation_metadata()) > 0
-        if held:
+        holds = asked_to_hold(context.invocation_metadata()) > 0
+        if holds:
             handed = self._take_back(node_id)
             if handed is not None and not _is_over(handed):
                 return handed
@@ -104,7 +104,7 @@ class GuardedFleet(FleetServicer):
                 node = self._node(node_id)
                 node.messages += 1
                 node.sent = {}
-                if held:
+                if holds:
                     self._handed[node_id] = answer
                 # Of nodes that are gone; a lifetime is about the same for all, so the oldest are over first.
                 while len(self._handed) > 1:
@@ -281,14 +281,14 @@ def guard_fleet_api(
     """
     polls, create = HeldPolls(), flower.generic_create_grpc_server
 
-    def make(**named: Any) -> GuardedFleet:
-        fleet = GuardedFleet(polls, **named)
+    def make(**keywords: Any) -> GuardedFleet:
+        fleet = GuardedFleet(polls, **keywords)
         if serve_too:
             serve_too(fleet, polls)
         return fleet
 
-    def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        return create(*args, interceptors=[GrpcPolls(polls), *doors, *(interceptors or [])], **named)
+    def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **rest: Any) -> grpc.Server:
+        return create(*args, interceptors=[GrpcPolls(polls), *doors, *(interceptors or [])], **rest)
 
     replace_name(flower, "FleetServicer", make)
     replace_name(flower, "generic_create_grpc_server", outermost)

@@ -171,14 +171,14 @@ class HeldPolls:
     def _wake(self, node: int) -> None:
         """Ask Flower again on behalf of a node's poll."""
         with self._lock:
-            held = self._held.get(node)
-            for poll in (held, *self._starting):
+            waiting = self._held.get(node)
+            for poll in (waiting, *self._starting):
                 if poll is not None and poll.node == node and poll.asking:
                     poll.again = True
-            if held is None or held.asking:
+            if waiting is None or waiting.asking:
                 return
-            held.asking = True
-        self._threads.submit(self._ask_again, held)
+            waiting.asking = True
+        self._threads.submit(self._ask_again, waiting)
 
     def hold(self, poll: Poll) -> None:
         """Answer a poll where there is a message, or hold it; raises what its first question raises."""

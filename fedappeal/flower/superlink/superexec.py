@@ -57,7 +57,7 @@ class SuperExec(Thread):
     def run(self) -> None:
         """Start the tasks of the SuperLink, as soon as it answers."""
         replace_name(subprocess_executor, "subprocess", SimpleNamespace(Popen=self.start_task, DEVNULL=DEVNULL))
-        replace_name(run_superexec, "register_signal_handlers", lambda **named: None)  # the SuperLink's stay
+        replace_name(run_superexec, "register_signal_handlers", lambda **keywords: None)  # the SuperLink's stay
         replace_name(run_superexec, "time", SimpleNamespace(sleep=self._pause))
         address = self._command[self._command.index(_ADDRESS) + 1]
         with suppress(SystemExit):
@@ -87,7 +87,7 @@ class SuperExec(Thread):
         """
         program, at = arguments[0], arguments.index(_TOKEN)
         python = [sys.executable, "-P", "-m"]
-        own = [*python, _OWN_MODULE[program]] if program in _OWN_MODULE else [program]
+        program_line = [*python, _OWN_MODULE[program]] if program in _OWN_MODULE else [program]
         # By a program in between: no code may run between fork and exec in a process with gRPC's threads.
         tied = [*python, end_with_parent.__module__, str(os.getpid())]
         with tempfile.TemporaryFile() as file:
@@ -95,7 +95,7 @@ class SuperExec(Thread):
             file.seek(0)
             number = file.fileno()
             task = Popen(
-                [*tied, *own, *arguments[1:at], "--token-file", f"/dev/fd/{number}", *arguments[at + 2 :]],
+                [*tied, *program_line, *arguments[1:at], "--token-file", f"/dev/fd/{number}", *arguments[at + 2 :]],
                 pass_fds=[number],
                 **options,
             )

@@ -204,18 +204,12 @@ def _draw(results: Results, stem: Path, sweeps: Sequence[Sweep]) -> None:
 
 def _by_steps(axes: "Axes", results: Results, sweep: Sweep, kept: int, measure: Measure) -> None:
     """Draw a measure as one curve for each K."""
-    for steps, colour, dash in zip(sweep.steps, COLOURS, DASHES, strict=False):
-        by_setting(axes, results, sweep.rows(kept, steps), measure, colour, f"K = {steps}", dash)
+    for steps, colour in zip(sweep.steps, COLOURS, strict=False):
+        by_setting(axes, results, sweep.rows(kept, steps), measure, colour, f"K = {steps}")
 
 
 def by_setting(
-    axes: "Axes",
-    results: Results,
-    rows: Mapping[float, str],
-    measure: Measure,
-    colour: str,
-    label: str,
-    dash: str = "-",
+    axes: "Axes", results: Results, rows: Mapping[float, str], measure: Measure, colour: str, label: str
 ) -> None:
     """Draw a measure's means and intervals over a setting's values as one curve."""
     points = [(p, values) for p, arm in rows.items() if (values := results.numbers(arm, measure))]
@@ -226,7 +220,7 @@ def by_setting(
         [float(np.mean(values)) for _, values in points],
         yerr=[Interval.of(values).half or 0.0 for _, values in points],
         color=colour,
-        linestyle=dash,
+        linestyle=DASHES[COLOURS.index(colour) % len(DASHES)],
         marker="o",
         markersize=3.5,
         linewidth=1.4,

@@ -74,8 +74,8 @@ _GROUPS: Mapping[str, tuple[str, float, float, tuple[str, ...], Mapping[str, Any
     UNIT_PAPER: (", epsilon 0.4, [0, 1]", 0.001, 0.4, _EVERY, _UNIT),
     UNIT: (", [0, 1]", 0.01, 0.2, _EVERY, _UNIT),
     **{
-        f"{pair}; {pixels}eta = 0.01, epsilon = 0.2": (f", {pair}{suffix}", 0.01, 0.2, _FEW, {**kept, **scale})
-        for pair, kept in (("classes 0 against 6", _0_6), ("classes 4 against 9", _4_9))
+        f"{pair}; {pixels}eta = 0.01, epsilon = 0.2": (f", {pair}{suffix}", 0.01, 0.2, _FEW, {**data, **scale})
+        for pair, data in (("classes 0 against 6", _0_6), ("classes 4 against 9", _4_9))
         for pixels, suffix, scale in (("", "", {}), ("pixels in [0, 1]; ", ", [0, 1]", _UNIT))
     },
     "eta = 0.01, epsilon = 0.2, mixed by the formula as printed (an agent keeps 1 - q = 0.1)": (

@@ -147,14 +147,14 @@ def _ten_times(number: Numbers, name: str) -> float:
 
 def chosen(results: Results, name: str, choose: Callable[[Numbers, str], float]) -> list[RunResult]:
     """Return an algorithm's run of each seed with the step chosen for that seed; none where there is no such step."""
-    found = []
+    runs = []
     for seed in sorted({run.seed for run in results.runs}):
         try:
             eta = choose(results.of_seed(seed), name)
         except (Missing, Unmeasured):  # the short form has not all rows
             continue
-        found += [run for run in results.of(row(name, eta)) if run.seed == seed]
-    return found
+        runs += [run for run in results.of(row(name, eta)) if run.seed == seed]
+    return runs
 
 
 def _figure(results: Results, stem: Path) -> None:

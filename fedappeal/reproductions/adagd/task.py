@@ -48,10 +48,10 @@ def mixed(pools: list[Rows], keep: float, seed: int) -> list[Rows]:
         Each agent's rows: the kept ones, then its part of the rest; again m each.
     """
     shuffled = [generator(seed, "adagd-keep", client=str(i)).permutation(pool) for i, pool in enumerate(pools)]
-    kept = round(keep * len(pools[0]))
-    rest = generator(seed, "adagd-mix").permutation(np.concatenate([pool[kept:] for pool in shuffled]))
+    count = round(keep * len(pools[0]))
+    rest = generator(seed, "adagd-mix").permutation(np.concatenate([pool[count:] for pool in shuffled]))
     parts = rest.reshape(len(pools), -1)
-    return [np.concatenate([pool[:kept], part]) for pool, part in zip(shuffled, parts, strict=True)]
+    return [np.concatenate([pool[:count], part]) for pool, part in zip(shuffled, parts, strict=True)]
 
 
 class KeptShare(PartitionedTask):

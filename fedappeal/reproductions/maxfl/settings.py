@@ -182,20 +182,20 @@ def printed(*keys: str) -> Callable[..., Mapping[str, Number]]:
 
 def rows(
     readings: Readings,
-    own: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    by_row: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     runs_in: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Arm, ...]:
     """Return a table's rows, reading after reading.
 
     Args:
         readings: the rows, with the paper's numbers.
-        own: settings of rows that are no algorithm of `STRATEGY`.
+        by_row: settings of rows that are no algorithm of `STRATEGY`.
         runs_in: see `Arm`; by row.
     """
     return tuple(
         Arm(
             name + reading.suffix,
-            {**(own.get(name) or {"strategy": STRATEGY[name]}), **reading.settings},
+            {**(by_row.get(name) or {"strategy": STRATEGY[name]}), **reading.settings},
             numbers,
             reading.group,
             runs_in.get(name, ""),

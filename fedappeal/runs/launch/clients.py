@@ -114,8 +114,8 @@ class ClientProcesses:
         """
         if self._process is None or self._process.poll() is None:
             return
-        said = self._log.read_text(errors="replace").strip().splitlines()
-        reason = said[-1] if said else f"exit code {self._process.returncode}"
+        log_lines = self._log.read_text(errors="replace").strip().splitlines()
+        reason = log_lines[-1] if log_lines else f"exit code {self._process.returncode}"
         raise ClientsEnded(f"the client processes ended: {reason} (see {self._log})")
 
     def end(self, timeout: float = 5.0) -> None:

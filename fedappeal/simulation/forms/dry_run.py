@@ -130,8 +130,8 @@ _REASONS = (
 
 def short_reason(message: str) -> str:
     """Return an error of vmap in one short line."""
-    for said, reason in _REASONS:
-        if said in message:
+    for pattern, reason in _REASONS:
+        if pattern in message:
             return reason
     missing = message.partition("Batching rule not implemented for ")[2]
     if missing:

@@ -204,14 +204,14 @@ class _Trace:
             self._called.add(name)
             return [_layer(f"{name}.", self._module.get_submodule(name))]
         name = node.target if isinstance(node.target, str) else _NAMES.get(node.target, "")
-        arguments, named = list(node.args[1:]), dict(node.kwargs)
+        arguments, keywords = list(node.args[1:]), dict(node.kwargs)
         if name == "dropout":
             settings: dict[str, Any] = {"p": 0.5, "training": True}
-            settings |= dict(zip(("p", "training"), arguments, strict=False)) | named
+            settings |= dict(zip(("p", "training"), arguments, strict=False)) | keywords
             if settings["training"] and not self._training:
                 raise NotBatchable(f"dropout in the forward pass of {self._kind} stays on in evaluation mode")
             return [Dropout(settings["p"])] if settings["training"] else []
-        if (layer := _by_name(name, arguments, named, self._counts)) is not None:
+        if (layer := _by_name(name, arguments, keywords, self._counts)) is not None:
             return [layer]
         called = name or getattr(node.target, "__name__", str(node.target))
         raise NotBatchable(f"'{called}' in the forward pass of {self._kind} has no batched form")
@@ -245,19 +245,19 @@ _ORDER = {
 """Arguments of functions that have another order, or another default, than their module's."""
 
 
-def _by_name(name: str, arguments: Sequence[Any], named: dict[str, Any], counts: set[fx.Node]) -> Layer | None:
+def _by_name(name: str, arguments: Sequence[Any], keywords: dict[str, Any], counts: set[fx.Node]) -> Layer | None:
     """Return the layer of a function or method by its name; None where it has no batched form."""
     if name in ("view", "reshape"):
         shape = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
-        return _view(shape, counts) if not named else None
+        return _view(shape, counts) if not keywords else None
     kind = _KINDS.get(name.replace("_", ""))
-    if kind is None or any(isinstance(value, fx.Node) for value in [*arguments, *named.values()]):
+    if kind is None or any(isinstance(value, fx.Node) for value in [*arguments, *keywords.values()]):
         return None
     if name in _ORDER:
         default = {"start_dim": 0} if name == "flatten" else {}
-        arguments, named = [], default | dict(zip(_ORDER[name], arguments, strict=False)) | named
+        arguments, keywords = [], default | dict(zip(_ORDER[name], arguments, strict=False)) | keywords
     try:
-        return batched_layer("", kind(*arguments, **named))
+        return batched_layer("", kind(*arguments, **keywords))
     except TypeError:
         return None
 

@@ -73,23 +73,23 @@ class ClientQueue(Arithmetic):
         Args:
             names: clients that were given to `start` and whose result was not returned yet; others are passed over.
         """
-        named = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
-        while named:
-            self._begin(named)
-            while self._may_go_on() and any(n in self._waiting for n in named):
-                self._begin(named)
-            if any(name in self._done for name in named):
+        present = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
+        while present:
+            self._begin(present)
+            while self._may_go_on() and any(n in self._waiting for n in present):
+                self._begin(present)
+            if any(name in self._done for name in present):
                 break
-            self._run_on(named)
-        return {name: self._done.pop(name) for name in named if name in self._done}
+            self._run_on(present)
+        return {name: self._done.pop(name) for name in present if name in self._done}
 
     def _may_go_on(self) -> bool:
         """Whether further clients may begin, of which none has trained: their replies hold no models."""
         return not (self._halted or self._trained_alone) and len(self._done) < DONE_AT_ONCE
 
-    def _begin(self, named: Sequence[str]) -> None:
+    def _begin(self, clients: Sequence[str]) -> None:
         """Run the named clients, and others while there is room, up to their first request or their end."""
-        first = dict.fromkeys(name for name in named if name in self._waiting)
+        first = dict.fromkeys(name for name in clients if name in self._waiting)
         others = (name for name in self._waiting if name not in first)
         room = self._at_once - len(self._halted)
         self._trained_alone = False
@@ -97,14 +97,14 @@ class ClientQueue(Arithmetic):
             client = greenlet(self._waiting.pop(name))
             self._resume(name, client, client.switch)
 
-    def _run_on(self, named: Sequence[str]) -> None:
+    def _run_on(self, clients: Sequence[str]) -> None:
         """Answer clients' requests, and resume these clients."""
         asked: dict[str, Request] = {
             name: request for name, (_, request) in self._halted.items() if isinstance(request, EvaluateRequest)
         }
         if not asked:
             # Only training is due: of the named clients, and of others while they fit into the same batches.
-            due = [name for name in named if name in self._halted]
+            due = [name for name in clients if name in self._halted]
             wanted = set(due)
             others = (name for name in self._halted if name not in wanted)
             fits = -len(due) % self._largest_batch

@@ -185,13 +185,13 @@ class EngineWorker:
             return Answer(message_id, None, (reply.error.code, reply.error.reason or ""), {}, changes)
         if not self._job.keeps or message.metadata.message_type != MessageType.TRAIN:
             return Answer(message_id, reply.content, (0, ""), {}, changes)
-        sent, kept = model_of(message.content), {}
+        sent, replaced = model_of(message.content), {}
         for name, record in reply.content.items():
             if isinstance(record, ArrayRecord):
                 self._held[message_id, name] = record, sent
-                kept[name] = self._described(name, record, sent)
-        content = RecordDict({name: ArrayRecord() if name in kept else r for name, r in reply.content.items()})
-        return Answer(message_id, content, (0, ""), kept, changes)
+                replaced[name] = self._described(name, record, sent)
+        content = RecordDict({name: ArrayRecord() if name in replaced else r for name, r in reply.content.items()})
+        return Answer(message_id, content, (0, ""), replaced, changes)
 
     def _described(self, name: str, record: ArrayRecord, sent: ArrayRecord) -> KeptModel:
         size = content_size(RecordDict({"": record}))

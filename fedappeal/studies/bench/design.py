@@ -203,14 +203,14 @@ class Cell:
         ):  # its clients leave at its epsilon; its round is one step, as long as all others'
             step = task.settings["local-steps"] * task.settings["learning-rate"]
             precision = task.served_at if leaves else task.served_at / 2
-            own = {"precision": precision, "slack": 1.0, "step-size": step, "on-missing": "proceed"}
-            return {f"adagd.{key}": value for key, value in own.items()}
-        own = {"defect.leave-below": task.served_at} if leaves else {}
+            settings = {"precision": precision, "slack": 1.0, "step-size": step, "on-missing": "proceed"}
+            return {f"adagd.{key}": value for key, value in settings.items()}
+        settings = {"defect.leave-below": task.served_at} if leaves else {}
         if "bernoulli" in BEHAVIOURS[self.behaviour].policy:
-            own |= {"bernoulli.available": RATES[self.behaviour]}
+            settings |= {"bernoulli.available": RATES[self.behaviour]}
         if self.strategy == "fedalign":
-            own |= {"fedalign.epsilon": 0.2, "fedalign.priority-clients": task.settings["clients"] // 2}
-        return own
+            settings |= {"fedalign.epsilon": 0.2, "fedalign.priority-clients": task.settings["clients"] // 2}
+        return settings
 
 
 def cells(

@@ -53,7 +53,7 @@ def _earlier(task: str, strategy: str) -> Claim:
 
     def levels(number: Numbers, name: str) -> int:
         numbers = [number(str(Cell(task, CORE, goodwill, name)), "kept") for goodwill in TASKS[task].goodwill]
-        return sum(kept >= LIVES for kept in numbers)
+        return sum(share >= LIVES for share in numbers)
 
     def margin(number: Numbers) -> float:
         return levels(number, strategy) - levels(number, BASELINE)
@@ -111,10 +111,10 @@ def behaviour_table(results: BenchResults) -> Table:
     of = {(cell.strategy, cell.behaviour): cell for cell in rows}
 
     def text(cell: Cell | None) -> str:
-        if cell is None or not (kept := results.numbers(cell, "kept").values()):
+        if cell is None or not (shares := results.numbers(cell, "kept").values()):
             return NONE
         stayed = fmean(results.numbers(cell, "stayed").values())
-        return f"{sum(k >= LIVES for k in kept)}/{len(kept)}" + (f" ({stayed:.0f})" if stayed < 99.5 else "")
+        return f"{sum(k >= LIVES for k in shares)}/{len(shares)}" + (f" ({stayed:.0f})" if stayed < 99.5 else "")
 
     names = dict.fromkeys(cell.strategy for cell in rows)
     lines = tuple((name, *(text(of.get((name, place))) for place in places)) for name in names)
@@ -134,13 +134,13 @@ def task_table(results: BenchResults, task: str, spread: bool = True) -> Table:
         numbers = {m.key: list(results.numbers(cell, m.key).values()) for m in columns}
         runs = len(numbers["megabytes"])
         if cell.behaviour == "alone":  # what the shared model lacks, and regret says, their own ones have
-            own = list(map(sum, zip(numbers["score"], numbers["regret"], strict=True)))
-            numbers |= {"score": own, "regret": [], "worst": []}
+            alone = list(map(sum, zip(numbers["score"], numbers["regret"], strict=True)))
+            numbers |= {"score": alone, "regret": [], "worst": []}
         texts = [with_spread(numbers[m.key], runs, m.digits) for m in columns]
         texts = [text if spread and text is not texts[-1] else text.partition(" ±")[0] for text in texts]
         rate = _mean(results, cell, "kept") / 100
-        known = len(floors) == len(RATES) and cell.behaviour == CORE and len(numbers["kept"]) == runs
-        at_random = plain_number(float(np.interp(rate, list(floors), list(floors.values()))), 1) if known else NONE
+        bounded = len(floors) == len(RATES) and cell.behaviour == CORE and len(numbers["kept"]) == runs
+        at_random = plain_number(float(np.interp(rate, list(floors), list(floors.values()))), 1) if bounded else NONE
         return (name, *texts, at_random)
 
     title = f"{task}, goodwill {TASKS[task].shown}; random: {columns[1].title} with random joining at the row's rate"
@@ -180,7 +180,7 @@ def _summary(results: BenchResults) -> str:
     """Return the verdict in a sentence."""
     of_curves = [verdict for verdict in results.verdicts if verdict.group.endswith(IGNITION)]
     of_cells = [verdict for verdict in results.verdicts if not verdict.group.endswith(IGNITION)]
-    named = {
+    titles = {
         word: ", ".join(
             f"{v.claim.partition(' ')[0]} on {v.group.partition(',')[0]}" for v in of_curves if side(v) == word
         )
@@ -188,7 +188,7 @@ def _summary(results: BenchResults) -> str:
     }
     words = Counter(side(verdict) for verdict in of_cells)
     return (
-        f"**Less goodwill than FedAvg needs: {named['ahead'] or 'none'}; more: {named['behind'] or 'none'}.** "
+        f"**Less goodwill than FedAvg needs: {titles['ahead'] or 'none'}; more: {titles['behind'] or 'none'}.** "
         f"That is of {counted(len(of_curves), 'curve')}, with {_seeds(results)} seeds; of "
         f"{counted(len(of_cells), 'comparison')} of runs that live at one level, {words['ahead']} are ahead, "
         f"{words['behind']} behind, {words['level']} level and {words['undecided']} undecided."

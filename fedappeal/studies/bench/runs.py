@@ -119,8 +119,8 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         quick=Quick({}),
         seeds=SEEDS,
     )
-    known = selection.known
-    plan = make_plan(experiment, out, selection.number_of_seeds, data_dir=machine.data_dir, present=known)
+    earlier = selection.known
+    plan = make_plan(experiment, out, selection.number_of_seeds, data_dir=machine.data_dir, present=earlier)
     plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed < rows[run.arm.name].seeds))
     done, failed = carry_out(plan, machine, console, redo)
     numbers: list[Row] = []
@@ -150,7 +150,7 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         versions=versions_of(plan),
         sources={name: source_of(name) for name in {cell.strategy for cell in rows.values()} if ":" in name},
     )
-    return results if known is None else known.with_rows(results)
+    return results if earlier is None else earlier.with_rows(results)
 
 
 def source_of(strategy: str) -> str:
@@ -187,7 +187,7 @@ def run_again(results: BenchResults, strategy: str, machine: Machine, console: C
     for cell in rows:
         for measure in results.measures_of(cell.task):
             theirs_and_ours = [of.numbers(cell, measure.key).get(0) for of in (results, repeated)]
-            known, new = (math.nan if number is None else number for number in theirs_and_ours)
-            same = theirs_and_ours[0] == theirs_and_ours[1] or math.isclose(known, new, rel_tol=SAME, abs_tol=1e-6)
-            lines.append((str(cell), measure.title, f"{known:.4g}", f"{new:.4g}", "" if same else "differs"))
+            earlier, new = (math.nan if number is None else number for number in theirs_and_ours)
+            same = theirs_and_ours[0] == theirs_and_ours[1] or math.isclose(earlier, new, rel_tol=SAME, abs_tol=1e-6)
+            lines.append((str(cell), measure.title, f"{earlier:.4g}", f"{new:.4g}", "" if same else "differs"))
     return lines

@@ -174,14 +174,14 @@ def _read(settings: TaskSettings, data_dir: Path | None) -> list[tuple[Features,
         by_user = read_tweets(TWEETS.path(TWEETS.find_or_download(data_dir), TWEETS.names[0]))
         chosen = [
             by_user[user]
-            for user in draw_users(settings, {user: len(said) for user, said in by_user.items()}, "tweets")
+            for user in draw_users(settings, {user: len(tweets) for user, tweets in by_user.items()}, "tweets")
         ]
-        spoken = [words(tweet.text) for said in chosen for tweet in said]
+        spoken = [words(tweet.text) for tweets in chosen for tweet in tweets]
         vectors = embed(spoken, _vectors(data_dir), DIMENSION)
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"task = {_NAME!r} cannot read its data: {error}") from None
-    ends = np.cumsum([len(said) for said in chosen])[:-1]
-    labels = [np.array([int(not tweet.positive) for tweet in said], dtype=np.int64) for said in chosen]
+    ends = np.cumsum([len(tweets) for tweets in chosen])[:-1]
+    labels = [np.array([int(not tweet.positive) for tweet in tweets], dtype=np.int64) for tweets in chosen]
     return list(zip(np.split(vectors, ends), labels, strict=True))

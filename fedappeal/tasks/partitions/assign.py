@@ -265,11 +265,11 @@ def check(settings: TaskSettings, num_examples: int, num_classes: int) -> None:
         )
     if how == "shards":
         shards = settings.shards_per_client
-        held = shards * (num_examples // (total * shards))
-        if held < least:
+        dealt = shards * (num_examples // (total * shards))
+        if dealt < least:
             raise ConfigError(
                 f"shards-per-client = {shards} is not allowed: {num_examples} examples in "
-                f"{total} * {shards} equal shards make {held} examples a client, "
+                f"{total} * {shards} equal shards make {dealt} examples a client, "
                 f"fewer than {fewest_setting(settings)}"
             )
     if how == "dirichlet-clusters" and settings.clusters > total:
@@ -366,12 +366,12 @@ def flipped(settings: TaskSettings) -> frozenset[int]:
     return frozenset(chosen)
 
 
-def draw_users(settings: TaskSettings, held: Mapping[str, int], what: str, who: str = "users") -> list[str]:
+def draw_users(settings: TaskSettings, counts: Mapping[str, int], what: str, who: str = "users") -> list[str]:
     """Return one user a client, drawn from the data seed among the users with enough examples.
 
     Args:
         settings: how many clients there are, and how many examples are enough.
-        held: number of examples by user.
+        counts: number of examples by user.
         what: what the examples are called, for messages.
         who: what the users are called.
 
@@ -379,7 +379,7 @@ def draw_users(settings: TaskSettings, held: Mapping[str, int], what: str, who: 
         ConfigError: too few users have enough.
     """
     least, total = fewest_examples(settings), total_clients(settings)
-    enough = sorted(user for user, count in held.items() if count >= least)
+    enough = sorted(user for user, count in counts.items() if count >= least)
     if len(enough) < total:
         raise ConfigError(
             f"{clients_setting(settings)} is not allowed: "

@@ -89,10 +89,10 @@ def thinned(values: Sequence[float], most: int) -> list[int]:
     if not most or len(values) <= most:
         return list(places)
     size = -(-len(values) // (most // 2 - 1))
-    kept = {places[0], places[-1]}
+    places_kept = {places[0], places[-1]}
     for stretch in (places[start : start + size] for start in places[::size]):
-        kept |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
-    return sorted(kept)
+        places_kept |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
+    return sorted(places_kept)
 
 
 _ENDINGS = (".png", ".svg")

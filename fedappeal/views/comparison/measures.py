@@ -119,7 +119,7 @@ P = ParamSpec("P")
 
 def reading(read: Callable[Concatenate[Lines, P], float | None]) -> Callable[P, Reading]:
     """Let a function of the lines be called with its other arguments alone, ``last("loss")``, for a reading."""
-    return lambda *args, **named: lambda lines: read(lines, *args, **named)
+    return lambda *args, **keywords: lambda lines: read(lines, *args, **keywords)
 
 
 def unmeasured(line: Line) -> bool:

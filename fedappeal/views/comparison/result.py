@@ -98,13 +98,13 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
     Raises:
         ConfigError: nothing is named, a folder holds no run, or a run is named twice or has no finished round.
     """
-    named = [runs] if isinstance(runs, str | os.PathLike) or hasattr(runs, "path") else list(runs)
-    paths = [Path(run if isinstance(run, str | os.PathLike) else run.path) for run in named]
+    folders = [runs] if isinstance(runs, str | os.PathLike) or hasattr(runs, "path") else list(runs)
+    paths = [Path(run if isinstance(run, str | os.PathLike) else run.path) for run in folders]
     if not paths:
         raise ConfigError("runs = [] is not allowed: at least one folder of a run")
-    found = [path for folder in paths for path in find_runs(folder)]
+    run_paths = [path for folder in paths for path in find_runs(folder)]
     read, empty = [], []
-    for path, name in zip(found, _names(found), strict=True):
+    for path, name in zip(run_paths, _names(run_paths), strict=True):
         record = Record(path)
         settings = _settings(record)
         if lines := _history(record):
@@ -128,16 +128,16 @@ def find_runs(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise ConfigError(f"'{folder}' is not the folder of a run: there is no such folder")
-    found: list[Path] = []
+    runs: list[Path] = []
     for path, folders, files in os.walk(folder):
         if CONFIG in files and RUN_KEY in Record(Path(path)).config:  # models have a config.json too
-            found.append(Path(path))
+            runs.append(Path(path))
             folders.clear()  # what a run leaves below its folder is no run
-    if not found:
+    if not runs:
         raise ConfigError(
             f"'{folder}' is not the folder of a run and holds none: no run's {CONFIG} is in or below it"
         )
-    return sorted(found, key=lambda path: [natural_order(name) for name in path.relative_to(folder).parts])
+    return sorted(runs, key=lambda path: [natural_order(name) for name in path.relative_to(folder).parts])
 
 
 def _settings(record: Record) -> Mapping[str, Any]:
@@ -161,9 +161,9 @@ def _history(record: Record) -> list[dict[str, Any]]:
         missing = [key for key in _COUNTED if not isinstance(line.get(key), int)]
         missing += [key for key in _OTHERS_COUNTED if not isinstance(line.get(key, 0), int)]
         odd = [key for key, value in line.items() if key != "failures" and not _is_figure(value)]
-        if told := missing + odd:
+        if faults := missing + odd:
             raise ConfigError(
-                f"file '{record.path / HISTORY}' cannot be read: line {number}: {told[0]} is no such number"
+                f"file '{record.path / HISTORY}' cannot be read: line {number}: {faults[0]} is no such number"
             )
     return lines
 

@@ -135,8 +135,8 @@ class SubmittedRun(ForeignRun):
             done = subprocess.run(start, capture_output=True, text=True, timeout=_RESUME_WAIT, check=False)
         except subprocess.TimeoutExpired:
             raise NotDone(f"nothing was heard of it for {_RESUME_WAIT:g} s: {shlex.join(words)}") from None
-        said = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip().splitlines()
-        last = printable(said[-1]) if said else f"exit code {done.returncode}"
+        output = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip().splitlines()
+        last = printable(output[-1]) if output else f"exit code {done.returncode}"
         if done.returncode != 0:
             raise NotDone(last)
         return last

@@ -82,15 +82,15 @@ class Clients:
             client = self._client(_id(line.get("client", "")))
             if client is not None:
                 client.node = node or client.node
-                held = line.get("examples")
-                client.examples = held if isinstance(held, int) else None
+                examples = line.get("examples")
+                client.examples = examples if isinstance(examples, int) else None
             for key in [key for key in self._refused if node and key[0] == node]:
                 del self._refused[key]
         elif kind in ("refused", "unavailable"):
             reason = one_line(line.get("reason", ""), _REASON)
-            known = self._refused.pop((node, reason), {"times": 0})
+            entry = self._refused.pop((node, reason), {"times": 0})
             facts = {"node": node, "client": _id(line.get("client", "")), "reason": reason, "kind": kind}
-            self._refused[node, reason] = {**facts, "times": known["times"] + 1, "time": line.get("time")}
+            self._refused[node, reason] = {**facts, "times": entry["times"] + 1, "time": line.get("time")}
             while len(self._refused) > MOST_REFUSED:
                 self._refused.popitem(last=False)
 
@@ -143,7 +143,7 @@ class Clients:
     def refused(self) -> list[dict[str, Any]]:
         """Return the nodes that were refused or are not available, the latest first."""
         names = {str(node.node_id): printable(node.name, SHOWN_ID) for node in self.nodes or ()}
-        return [{**each, "name": names.get(each["node"], "")} for each in reversed(self._refused.values())]
+        return [{**entry, "name": names.get(entry["node"], "")} for entry in reversed(self._refused.values())]
 
     def _row(self, name: str, client: _Client, node: Node | None) -> dict[str, Any]:
         recent = [word for _, word in client.recent]

@@ -250,8 +250,8 @@ class View:
                 "address": self.superlink.address,
                 "problem": self._problem,
                 "runs": [
-                    {**each.as_dict(), "under-way": each.status in _UNDER_WAY, "seen": self._folder(each) is not None}
-                    for each in self._runs[: -MOST_RUNS - 1 : -1]
+                    {**item.as_dict(), "under-way": item.status in _UNDER_WAY, "seen": self._folder(item) is not None}
+                    for item in self._runs[: -MOST_RUNS - 1 : -1]
                 ],
                 "shown": str(listed.run_id) if listed else "",
                 "latest": self._chosen == "",

@@ -94,8 +94,8 @@ class RunMetrics:
         self.metric = ACCURACY
         self._snapshot = Snapshot()
         gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
-        named = {key: str(settings.get(key, ""))[:200] for key in ("strategy", "task", "seed")}
-        gauge("fedappeal_run_info", "1; which run this is", list(named)).labels(**named).set(1)
+        labels = {key: str(settings.get(key, ""))[:200] for key in ("strategy", "task", "seed")}
+        gauge("fedappeal_run_info", "1; which run this is", list(labels)).labels(**labels).set(1)
         planned = gauge("fedappeal_rounds_planned", "Rounds that the run is to have")
         planned.set(int(settings.get("rounds", 0)))
         self._round = gauge("fedappeal_round", "The latest finished round")

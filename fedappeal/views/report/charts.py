@@ -149,7 +149,7 @@ def decisions_chart(participation: Participation) -> Chart:
     """Return how many clients decided what, by round."""
     counts = participation.counts.sum(axis=1)
     width = [last - first + 1 for first, last in zip(participation.rounds, participation.last_rounds, strict=True)]
-    traces, said = [], []
+    traces, totals = [], []
     for word in _in_order(participation.decisions):
         colour, name = _DECISIONS.get(word, (_OTHER, escape(word)))
         values = counts[participation.decisions.index(word)] / width
@@ -158,9 +158,9 @@ def decisions_chart(participation: Participation) -> Chart:
             line = {"width": 0, "shape": "hv"}
             shape = {"type": "scatter", "mode": "lines", "line": line, "stackgroup": "decisions", "fillcolor": colour}
         traces.append({**shape, "x": list(participation.rounds), "y": values.tolist(), "name": name})
-        said.append(f"{name} {int(counts[participation.decisions.index(word)].sum()):,}")
+        totals.append(f"{name} {int(counts[participation.decisions.index(word)].sum()):,}")
     axes = {"xaxis": _axis("round"), "yaxis": _axis("clients")}
-    alt = f"What the clients decided in each round; in all: {', '.join(said)}."
+    alt = f"What the clients decided in each round; in all: {', '.join(totals)}."
     title = "Joined, sat out, left"
     return chart_of(title, alt, traces, {**axes, "barmode": "stack", "bargap": 0, "legend": LEGEND})
 

@@ -115,12 +115,12 @@ class RunView:
         elif line["event"] == "waiting":
             self._waiting(line)
         elif line["event"] == "refused":
-            named = line.get("client")
-            who = f"client {printable(self._name_of(named), _NAME)}" if named else "a client was refused"
+            client = line.get("client")
+            who = f"client {printable(self._name_of(client), _NAME)}" if client else "a client was refused"
             self._say(f"{who}: {printable(line['reason'])}", style="yellow")
         elif line["event"] == "unavailable":
-            said = f"node {line['node']} was called {line['times']} times and is not available"
-            self._say(f"{said}: {printable(line['reason'])} (called again in {line['seconds']} s)", style="yellow")
+            text = f"node {line['node']} was called {line['times']} times and is not available"
+            self._say(f"{text}: {printable(line['reason'])} (called again in {line['seconds']} s)", style="yellow")
         elif line["event"] == "open":
             self._say(OPEN, style="yellow")
         elif line["event"] == "resumed" and line["round"]:
@@ -189,9 +189,9 @@ class RunView:
 
     def _waiting(self, line: dict[str, Any]) -> None:
         enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]
-        named = [f"node {printable(node, SHOWN_ID)}" for node in silent[:_MOST_NAMED]]
-        named += [f"{len(silent) - _MOST_NAMED} more"] if len(silent) > _MOST_NAMED else []
-        who = f"; called, without an answer yet (starting, or paused): {', '.join(named)}" if silent else ""
+        nodes = [f"node {printable(node, SHOWN_ID)}" for node in silent[:_MOST_NAMED]]
+        nodes += [f"{len(silent) - _MOST_NAMED} more"] if len(silent) > _MOST_NAMED else []
+        who = f"; called, without an answer yet (starting, or paused): {', '.join(nodes)}" if silent else ""
         self._say(
             f"{enrolled} of {wanted} clients enrolled; waiting up to {printable(line['seconds'], SHOWN_ID)} s for "
             f"{wanted - enrolled} more{who}"

@@ -71,10 +71,10 @@ class MLflow(Tracker):
         """Log the settings that are not there; one that a continuation changed becomes a tag: parameters stay."""
         from mlflow.entities import Param, RunTag
 
-        known = self._client.get_run(self._id).data.params
+        recorded = self._client.get_run(self._id).data.params
         texts = {key: str(value)[:_LONGEST] for key, value in run.settings.items()}
-        fresh = [Param(key, value) for key, value in texts.items() if key not in known]
+        fresh = [Param(key, value) for key, value in texts.items() if key not in recorded]
         for first in range(0, len(fresh), _MOST_PARAMS):
             self._client.log_batch(self._id, params=fresh[first : first + _MOST_PARAMS])
-        if changed := [RunTag(key, value) for key, value in texts.items() if known.get(key, value) != value]:
+        if changed := [RunTag(key, value) for key, value in texts.items() if recorded.get(key, value) != value]:
             self._client.log_batch(self._id, tags=changed)
