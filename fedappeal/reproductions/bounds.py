@@ -1,6 +1,6 @@
 """A measured curve beside a theorem's bound: what a computation returns, its columns, its claim and its picture."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,10 @@ def drawing(xlabel: str, ylabel: str) -> Drawing:
         panels = figure.subplots(1, len(results.arms), squeeze=False, sharey=True)[0]
         for axes, arm in zip(panels, results.arms, strict=True):
             lines = [run.lines[0] for run in results.of(arm.name)]
-            for key, colour, dash, label in (
-                ("bound", COLOURS[1], DASHES[1], "bound"),
-                ("measured", COLOURS[0], DASHES[0], "measured"),
-            ):
-                curves = [line[key] for line in lines]
-                axes.plot(lines[0]["at"], np.transpose(curves), color=colour, alpha=0.3, linewidth=0.7)
-                axes.plot(lines[0]["at"], _middle(curves), color=colour, linestyle=dash, linewidth=1.8, label=label)
+            for key, place in (("bound", 1), ("measured", 0)):
+                curves, look = [line[key] for line in lines], {"color": COLOURS[place], "linestyle": DASHES[place]}
+                axes.plot(lines[0]["at"], np.transpose(curves), COLOURS[place], alpha=0.3, linewidth=0.7)
+                axes.plot(lines[0]["at"], np.exp(np.log(curves).mean(axis=0)), linewidth=1.8, label=key, **look)
             axes.set(xscale="log", yscale="log", xlabel=xlabel)
             ticks = lines[0]["at"][:: len(lines[0]["at"]) // 3 or 1]
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -79,7 +76,3 @@ def drawing(xlabel: str, ylabel: str) -> Drawing:
         save(figure, stem)
 
     return draw
-
-
-def _middle(curves: Sequence[Sequence[float]]) -> ArrayLike:
-    return np.asarray(np.exp(np.log(curves).mean(axis=0)))
