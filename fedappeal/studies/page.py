@@ -105,7 +105,7 @@ def page_of(record: Record) -> str:
     experiment, numbers = record.experiment, record.numbers
     outcomes = numbers.verdicts
     name = folder_name(experiment.name, numbers.quick)
-    head = [f"# {experiment.title}", *([summary(outcomes)] if outcomes else [])]
+    head = [f"# {experiment.title}", summary(outcomes)]
     if numbers.quick:
         head.append(SHORT_FORM.format("experiment"))
     head += [f"{experiment.source[0].upper()}{experiment.source[1:]}. {experiment.claim}", *_pictures(record, name)]

@@ -293,7 +293,7 @@ def leading(outcomes: Sequence[Verdict]) -> list[Verdict]:
 def summary(outcomes: Sequence[Verdict]) -> str:
     """Return a page's verdict in a sentence: on its leading claims, then on all; a group is named beside others."""
     if not outcomes:
-        return ""
+        return "**No verdict**: this page checks no claim."
     first = leading(outcomes)
     words = Counter(verdict.word for verdict in first)
     most = max(WORDS, key=lambda word: words[word])

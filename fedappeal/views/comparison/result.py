@@ -423,12 +423,12 @@ def _notes(group: Group) -> list[str]:
     for reason in dict.fromkeys(run.early_end for run in group.runs if run.early_end):
         ended = [run.last_round for run in group.runs if run.early_end == reason]
         rounds = f"round {min(ended)}" if min(ended) == max(ended) else f"rounds {min(ended)} to {max(ended)}"
-        notes.append(f"{group.name}: {len(ended)} of {count} ended early, in {rounds}: {reason}")
+        notes.append(f"{group.label}: {len(ended)} of {count} ended early, in {rounds}: {reason}")
     for run in group.runs:
         notes += run.damage
         if run.measured:
-            notes.append(f"{group.name}, seed {run.seed}: {run.measured} clients measured the last model")
+            notes.append(f"{group.label}, seed {run.seed}: {run.measured} clients measured the last model")
     if len(group.runs) > len(group.seeds):
         seeds = counted(len(group.seeds), "seed")
-        notes.append(f"{group.name}: {count}, {seeds}: runs of one seed count as one, by their mean")
+        notes.append(f"{group.label}: {count}, {seeds}: runs of one seed count as one, by their mean")
     return notes

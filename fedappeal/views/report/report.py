@@ -277,7 +277,7 @@ def comparison_verdict(comparison: Comparison) -> list[str]:
     baseline, sentences = comparison.baseline, []
     for group in (group for group in comparison.groups if group != baseline):
         parts = [_against(comparison.of(group, measure), measure) for measure in measures]
-        sentences.append(f"{group.name} against {baseline.name}: {'; '.join(parts)}.")
+        sentences.append(f"{group.label} against {baseline.label}: {'; '.join(parts)}.")
     return sentences
 
 

@@ -101,7 +101,7 @@ def test_runs_that_are_not_finished_are_compared_after_the_last_common_round(tmp
     assert means(found)["strategy=fedavg", "seconds"] == pytest.approx(1.5)
     assert found.notes == (
         "not finished: b (round 4 of 6), c (round 5 of 6); all runs are compared after round 4",
-        "strategy=fedavg: 1 of 2 runs ended early, in round 2: all left",
+        "fedavg: 1 of 2 runs ended early, in round 2: all left",
     )
 
 
@@ -120,7 +120,7 @@ def test_a_diverged_model_is_in_no_mean_and_is_named(tmp_path: Path) -> None:
     found = compared(tmp_path)
     (result,) = [r for r in found.results if r.measure.key == "accuracy"]
     assert (result.interval.mean, result.interval.n) == (0.5, 1)
-    assert found.notes == ("strategy=maxfl, seed 1: 1 of 3 clients measured the last model",)
+    assert found.notes == ("maxfl, seed 1: 1 of 3 clients measured the last model",)
 
 
 def test_tasks_are_compared_apart(tmp_path: Path) -> None:
@@ -146,6 +146,6 @@ def test_runs_of_one_seed_are_named(tmp_path: Path) -> None:
     a_run(tmp_path / "a", [{"accuracy": 0.5}])
     a_run(tmp_path / "b", [{"accuracy": 0.6}])
     found = compared(tmp_path)
-    assert found.notes == ("strategy=maxfl: 2 runs, 1 seed: runs of one seed count as one, by their mean",)
+    assert found.notes == ("maxfl: 2 runs, 1 seed: runs of one seed count as one, by their mean",)
     assert means(found)["strategy=maxfl", "accuracy"] == pytest.approx(0.55)
     assert means(compared(tmp_path, each_run=True))["run=b", "accuracy"] == 0.6

@@ -191,7 +191,7 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
     found, figures = read(file)
     assert found.loads == [next(sweep.glob("plotly-*")).name]
     # differences 0.2, 0.3, 0.4: mean 0.3, s = 0.1, t(2) = 4.303, so 4.303 * 0.1 / sqrt(3) = 0.248
-    assert "strategy=maxfl against strategy=fedavg: test accuracy % better (+30.0 ± 24.8, 3 seeds)" in found.text
+    assert "maxfl against fedavg: test accuracy % better (+30.0 ± 24.8, 3 seeds)" in found.text
     assert "20.0 ± 24.8" in found.text
     differences = figures[-1]["data"][0]
     assert (differences["x"], differences["y"]) == (pytest.approx([30.0]), ["maxfl: test accuracy %"])
