@@ -46,7 +46,8 @@ TESTED = ("strategies", "client", "web", "flower", "simulation", "server", "view
 TESTS = tuple(f"tests/{room}" for room in TESTED)
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 # Nothing that starts more processes, and nothing that is kept in the tree.
-OPTIONS = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not e2e and not docker and not ray and not reproduce"]
+MARKED = "not e2e and not docker and not ray and not reproduce"
+OPTIONS = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", MARKED]
 SLOW = 8.0  # seconds; a test that takes longer is left out
 AIM = 0.95
 
