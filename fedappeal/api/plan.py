@@ -7,12 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from client.state.memory import client_of_partition
 from fedappeal.api.client_data import PAIRS, clients_of
 from fedappeal.api.given import GivenTask, given_task
 from fedappeal.api.measures import TASKS_OWN, Measures
 from fedappeal.api.tables import NO_COLUMNS, Columns, Rows, rows_of_dataset, rows_of_frame
 from fedappeal.core.plugins import Registry, is_ours
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.record.folder import CLIENTS
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import TASKS, load_task
@@ -66,6 +68,12 @@ class OwnData:
         """What the data calls its clients; their numbers where they have no names."""
         clients = self.clients
         return [str(k) for k in range(len(clients))] if isinstance(clients, list) else clients.names
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a run's folder records of it: its clients' names, where no two are alike."""
+        names = {client_of_partition(k): name for k, name in enumerate(self.names) if name != str(k)}
+        return {CLIENTS: names} if names and len({*self.names}) == len(self.names) else {}
 
     def settings(self, settings: Mapping[str, Any], task: Any) -> dict[str, Any]:
         """Return the settings that follow from the data.
@@ -211,7 +219,7 @@ def planned(
     unused = plan.unused
     if own.given and own.data is None and given.task:  # it uses its settings, though the run's task is made of it
         unused = tuple(line for line in unused if not line.startswith(f"{given.task.name}."))
-    return replace(plan, unused=unused, facts=facts_of(given))
+    return replace(plan, unused=unused, facts=facts_of(given) | (own.data.facts if own.data else {}))
 
 
 def chosen_of(strategy: Any, settings: Mapping[str, Any]) -> Chosen:

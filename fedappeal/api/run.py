@@ -20,7 +20,7 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.record.columns import CARD, SUMMARY, shown_in, templates, units
-from fedappeal.record.folder import GIVEN
+from fedappeal.record.folder import GIVEN, client_names
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record, Snapshot
 from fedappeal.runs.checks import check_allowed
@@ -116,9 +116,9 @@ class Run:
     def clients(self) -> "pd.DataFrame":
         """A row a round and client; needs pandas.
 
-        ``round``, ``client``; ``decision`` (missing where the round did not ask the client); ``loss``, the task's
-        metrics and ``appealed`` of the round's new model on its test data (missing in rounds without evaluation);
-        ``requirement``, its rho_k.
+        ``round``; ``client``, its name where the data has one, else its client-id; ``decision`` (missing where the
+        round did not ask the client); ``loss``, the task's metrics and ``appealed`` of the round's new model on its
+        test data (missing in rounds without evaluation); ``requirement``, its rho_k.
         """
         record = Record(self.path)
         required = {line["client-id"]: line["requirement"] for line in record.requirements}
@@ -132,9 +132,16 @@ class Run:
             for place, client in enumerate(line["client-ids"]):
                 rows[line["round"], client] |= {key: values[place] for key, values in figures.items()}
         order = sorted(rows, key=lambda row: (row[0], natural_order(row[1])))
-        lines = [{**empty, "round": number, "client": client, **rows[number, client]} for number, client in order]
+        names = client_names(record.config)
         return pandas().DataFrame(
-            [{**line, "requirement": required.get(line["client"])} for line in lines],
+            [
+                {
+                    **empty,
+                    **{"round": number, "client": names.get(client, client), "requirement": required.get(client)},
+                    **rows[number, client],
+                }
+                for number, client in order
+            ],
             columns=[*empty, "requirement"],
         )
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.foreign_text import all_printable
+from fedappeal.protocol.foreign_text import SHOWN_ID, all_printable, printable
 from fedappeal.protocol.keys import is_run_key
 from fedappeal.record.lines import (
     CHECKPOINT,
@@ -38,11 +38,26 @@ Usable = Callable[[int], None]
 
 GIVEN = "given"
 """What ``config.json`` calls the record of a program's objects that stood in for names."""
+CLIENTS = "clients"
+"""What that record calls the names of clients by client-id."""
 _LOCK = ".lock"
 """Held by the process that has a run's rounds."""
 COMMAND_LOCK = ".command.lock"
 """Held by a command that has a run's clients and server in other processes, from before it starts any of them."""
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
+
+
+def client_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a program's data calls the clients, by client-id; empty where they have no names.
+
+    Args:
+        config: what ``config.json`` records.
+    """
+    given = config.get(GIVEN)
+    names = given.get(CLIENTS) if isinstance(given, dict) else None
+    if not isinstance(names, dict):
+        return {}
+    return {client: printable(name, SHOWN_ID) for client, name in names.items()}
 
 
 def without_memory(server_round: int) -> None:

@@ -13,6 +13,7 @@ from fedappeal.api.tables import Columns, Rows, rows_of_dataset, rows_of_frame
 from fedappeal.cli.main import main
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.trained import load_model
+from fedappeal.views.report.report import write_report
 from tests.api.blobs import QUICK, Net, in_folder
 from tests.later import Later
 
@@ -144,6 +145,10 @@ def test_rows_of_unequal_length_are_named() -> None:
 def test_a_run_on_a_table_and_on_a_dataset() -> None:
     run = fedappeal.simulate("fedavg", data=frame(), client="user", label="y", model="logistic", **QUICK)
     assert run.config.clients == 4
+    assert {*run.clients["client"]} == {*frame()["user"].astype(str)}
+    report = write_report([run.path]).read_text()
+    assert all(f'"{user}' in report or f">{user}<" in report for user in {*frame()["user"]})
+    assert "client-0000" not in report
     assert run.history["accuracy"].iloc[-1] > 0.5
     with pytest.raises(ConfigError, match="data is not that of the run"):
         fedappeal.load(run.path, data=frame(80), client="user", label="y", model="logistic")
