@@ -75,7 +75,7 @@ test: setup
 
 # Ray starts a dozen processes a cluster, and gives them half a minute.
 test-ray: setup
-	@$(BIN)/python -m pytest -m ray tests/simulation/workers tests/e2e/test_flower_runtimes.py $(ARGS)
+	@$(BIN)/python -m pytest -m ray tests $(ARGS)
 
 # Both environments' Flowers meet in some of these tests.
 test-newest: newest

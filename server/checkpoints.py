@@ -313,7 +313,7 @@ def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = witho
     Raises:
         ConfigError: no checkpoint can be used; then nothing is changed.
     """
-    usable_one = newest_usable(folder.path, usable)
+    newest = newest_usable(folder.path, usable)
     delete_unfinished(folder.path)
     for line in folder.mend():
         say(line)
@@ -321,13 +321,13 @@ def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = witho
         name = set_aside(path).name
         folder.event("damaged", file=path.name, aside=name, reason=reason)
         say(f"{reason}: the next checkpoint writes it again, and the damaged file is kept as '{name}'")
-    for path, reason in usable_one.newer.items():
+    for path, reason in newest.newer.items():
         name = set_aside(path).name
-        folder.event("damaged", file=path.name, aside=name, reason=reason, round=usable_one.server_round)
+        folder.event("damaged", file=path.name, aside=name, reason=reason, round=newest.server_round)
         say(
-            f"{reason}: the run continues after round {usable_one.server_round}, from '{usable_one.file.name}'; "
+            f"{reason}: the run continues after round {newest.server_round}, from '{newest.file.name}'; "
             f"the checkpoint that cannot be used is kept as '{name}'"
         )
-    if usable_one.checkpoint is not None and usable_one.file.name != CHECKPOINT:
-        os.replace(usable_one.file, usable_one.file.with_name(CHECKPOINT))
-    return usable_one
+    if newest.checkpoint is not None and newest.file.name != CHECKPOINT:
+        os.replace(newest.file, newest.file.with_name(CHECKPOINT))
+    return newest

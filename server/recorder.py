@@ -195,11 +195,11 @@ class Recorder(Hooks):
         if self.memory is not None:
             self.memory.save(server_round)
         checkpoint = Checkpoint(server_round, self.initial, arrays, self.strategy.state(), self._initial_hash)
-        number = write_checkpoint(self.folder.path, checkpoint, self.durable)
+        kept_rounds = write_checkpoint(self.folder.path, checkpoint, self.durable)
         if self.memory is not None:
-            self.memory.keep_only(number)
+            self.memory.keep_only(kept_rounds)
         ended = time.monotonic()
-        wait = max(SECONDS_APART, LARGEST_SHARE * (ended - started)) if len(number) >= _FEWEST else 0.0
+        wait = max(SECONDS_APART, LARGEST_SHARE * (ended - started)) if len(kept_rounds) >= _FEWEST else 0.0
         self._due = ended + wait
         self.watch.on_checkpoint(server_round)
 

@@ -175,16 +175,16 @@ def _continued(
     folder: RunFolder, config: RunConfig, strategy: Strategy, start: Checkpoint, memory: ClientMemory | None
 ) -> Checkpoint:
     """Return the checkpoint after which a run goes on, ``start`` where it has none, and take back what came later."""
-    checkpoint = mended(folder, log.warning, memory.check if memory is not None else without_memory)
-    if checkpoint.checkpoint is not None:
-        start = checkpoint.checkpoint
+    usable = mended(folder, log.warning, memory.check if memory is not None else without_memory)
+    if usable.checkpoint is not None:
+        start = usable.checkpoint
         assert strategy.layout is not None  # `run` has set it
         try:
             strategy.layout.unpack(start.initial)
             strategy.layout.unpack(start.arrays)
             strategy.restore(start.state)
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"file '{checkpoint.file}' does not fit the run: {error}") from None
+            raise ConfigError(f"file '{usable.file}' does not fit the run: {error}") from None
     if memory is not None:
         memory.restore(start.server_round)
     folder.forget_after(start.server_round)

@@ -1,8 +1,8 @@
 """The connection of one long-lived client to a SuperLink: messages in, replies out, online all the while.
 
-A message is a tree of objects, each pulled by a call of its own. Objects that came with an earlier message are not
-pulled again. The server may still be sending the others: the message's own object is sent last, so it is waited for
-first (10 ms and more between attempts, where Flower waits for 1 s), and the rest is pulled side by side.
+A message is a tree of objects, of which our SuperLink hands out several in one call. Objects that came with an
+earlier message are not pulled again. The server may still be sending the others: they are asked for again until the
+message's own object, which is sent last, is there (10 ms and more between attempts, where Flower waits for 1 s).
 
 The SuperLink keeps an object until every message that holds it was confirmed. To confirm at once could overtake
 the server while it sends an object that we had already, and end the ServerApp with ObjectPushError. So messages

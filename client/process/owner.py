@@ -53,7 +53,7 @@ def pause(folder: Path) -> str:
     """Make the client rest; return what was done, in one line."""
     store_of(folder)
     (folder / PAUSED).touch(mode=0o600)
-    return "paused: the client stays connected and answers nothing until `fedappeal client reset`"
+    return "paused: the client stays connected and answers nothing until `fedappeal client resume`"
 
 
 def resume(folder: Path) -> str:
@@ -124,7 +124,9 @@ def reset(folder: Path, forget: bool = False) -> str:
         Activity(folder).forget()
     aside = f"; {counted(damaged, 'damaged record')} put aside" if damaged else ""
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
-    return f"back: not paused, {counted(back, 'run')} can be joined again after having been left{aside}{forgotten}"
+    again = "; a running run asks this client again once its operator resumes it" if back else ""
+    joined = f"{counted(back, 'run')} can be joined again after having been left"
+    return f"back: not paused, {joined}{again}{aside}{forgotten}"
 
 
 def _left(store: DiskStore, name: str) -> bool | None:

@@ -84,6 +84,7 @@ class GivenTask(Task):
             if (least := min(int(low) for low, _ in ends)) < 0:
                 raise ConfigError(f"data is not allowed: a label is {least}; labels are 0 to C-1")
             self.num_classes = max(1 + max(int(high) for _, high in ends), len(class_names))
+            self.classes_are_declared = bool(class_names)
         self.class_names = tuple(class_names)
 
     def check(self) -> None:

@@ -151,8 +151,8 @@ def _check_given(folder: Path, began: Mapping[str, Any], own: Own) -> None:
         ConfigError: names it.
     """
     here = {"data": own.data is not None, "model": own.model is not None, MEASURES: own.measures != TASKS_OWN}
-    for part, print_ in here.items():
-        if own.given and part in began and not print_:
+    for part, is_given in here.items():
+        if own.given and part in began and not is_given:
             raise ConfigError(f"{part} is missing: the run in '{folder}' began with its program's own")
 
 

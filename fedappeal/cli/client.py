@@ -151,7 +151,7 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
 
 @client_app.command("pause")
 def pause(state_dir: StateDir = DEFAULT_STATE) -> None:
-    """Rest: stay connected, but answer nothing until `fedappeal client reset`."""
+    """Rest: stay connected, but answer nothing until `fedappeal client resume`."""
     from client.process.owner import pause as pause_client
 
     typer.echo(pause_client(state_dir.expanduser()))

@@ -115,7 +115,9 @@ def superlink(
 
     from fedappeal.views.terminal.shown import complain, say
 
-    if not {"-h", "--help"}.intersection(context.args):
+    if {"-h", "--help"}.intersection(context.args):
+        typer.echo(f"{context.get_help()}\nOptions of flower-superlink, which are taken too:\n")
+    else:
         options = shlex.join(context.args) or "Flower's default options"
         say(Console(highlight=False), f"starting the SuperLink with {options}; its log follows")
     from fedappeal.cli.page import resident_page

@@ -104,8 +104,8 @@ def submit_arguments(environment: Mapping[str, str], given: Sequence[str], repli
     out = option(options, "--out")
     if out is None:
         strategy, task = option(options, "--strategy") or "run", option(options, "--task") or ""
-        packages = [part.replace(":", ".") for part in (strategy, task) if part]
-        out = "-".join([time.strftime("%Y%m%d-%H%M%S"), *packages])
+        names = [name.replace(":", ".") for name in (strategy, task) if name]
+        out = "-".join([time.strftime("%Y%m%d-%H%M%S"), *names])
     return [*options, "--out", str(run_folder(out, runs))]
 
 

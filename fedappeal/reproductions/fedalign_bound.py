@@ -155,12 +155,14 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     epsilon = epsilon_schedule(settings["schedule"], settings["epsilon"], rounds, settings["decay"], 1.0)
     excess, accepted, of = run(clients, epsilon, int(at[-1]), steps, settings["runs"], seed)
     fractions = accepted / clients.priority
-    part = 1 / (1 + fractions.sum(axis=2))
-    bias = (fractions @ clients.heterogeneity()[1]) * part
+    shares = 1 / (1 + fractions.sum(axis=2))
+    bias = (fractions @ clients.heterogeneity()[1]) * shares
     limits, free = list[float](), bound(of, int(at[-1]), 0.0, 0.0)
     for total in at:
         rounds_of = np.arange(1, total) // steps  # tau(i) / E
-        theta, rho = (float(values.mean(axis=1)[rounds_of].sum()) / (total + of.gamma - 2) for values in (part, bias))
+        theta, rho = (
+            float(values.mean(axis=1)[rounds_of].sum()) / (total + of.gamma - 2) for values in (shares, bias)
+        )
         limits.append(bound(of, int(total), theta, 2 * of.smoothness / of.convexity * rho))
     measured, fell = excess[np.array(settings["rounds"]) - 1], np.log10(excess[rounds // 4 - 1] / excess[-1])
     return bounds.held(at, measured, limits, theta=theta, steered=1 - free / limits[-1], fell=float(fell))
@@ -209,7 +211,7 @@ EXPERIMENTS = (
         figure=bounds.drawing("local steps T", "excess loss of the priority clients"),
         notes="""\
 - Least squares in 4 unknowns: 5 priority clients and 5 others near one true model, 5 others far from it, 50 examples
-  each; E = 5 steps of one example, 20 repetitions, from 0. All clients take part.
+  each; E = 5 steps of one example, 20 repetitions, from 0. All clients take shares.
 - L, mu, Gamma, Gamma_k and w* are exact; sigma^2 and G^2 are the run's largest, computed exactly at each model it
   visits. theta_T and rho_T are equations 7 and 8 of the clients that were accepted.
 - "epsilon to 0": 1.0, times 0.99 a round. "priority only": an epsilon of 0, with which no other client ever ties.

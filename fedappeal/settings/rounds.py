@@ -130,7 +130,9 @@ class AskingSettings(Settings):
     """Whom a round asks when clients sit out."""
 
     on_empty_round: Literal["ask-all", "keep"] = Field(
-        "ask-all", description="after a round without a joiner: the next is mandatory, or nothing changes"
+        "ask-all",
+        description="after a round without a joiner: the next is mandatory (with mandatory-rounds = auto while its "
+        "limit lasts), or nothing changes",
     )
     ask_on: bool = Field(
         True,

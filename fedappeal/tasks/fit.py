@@ -82,7 +82,8 @@ def _check_classes(task: Task, outputs: object) -> None:
     classes = task.num_classes
     if not (classes and isinstance(outputs, Tensor) and outputs.ndim == 2):
         return
-    more = outputs.shape[1] > classes and type(task).loss is Task.loss  # a loss of one's own may need more
+    counted = task.classes_are_declared and type(task).loss is Task.loss  # a loss of one's own may need more
+    more = counted and outputs.shape[1] > classes
     if more or outputs.shape[1] < classes:
         raise ConfigError(
             f"model is not allowed: it has {outputs.shape[1]} outputs, the labels are 0 to {classes - 1}"

@@ -254,8 +254,8 @@ class ByPerson(NaturalTask):
 
     def read(self) -> list[tuple[Features, Labels]]:
         """Return the drawn clients' inputs and labels."""
-        counts = self.held()
-        return [counts[person] for person in self._drawn()]
+        by_person = self.held()
+        return [by_person[person] for person in self._drawn()]
 
     def _drawn(self) -> list[str]:
         counts = {person: len(labels) for person, (_, labels) in self.held().items()}

@@ -94,6 +94,7 @@ class Task(Plugin, ABC):
         input_shape: shape of one example; empty where the inputs are a structure of tensors, or vary.
         input_dtype: their dtype, by torch's name; a trained model is exported for it.
         num_classes: number of labels C, which are 0..C-1; 0 where labels are no classes.
+        classes_are_declared: whether ``num_classes`` is what the task says, not what its labels show.
         class_names: what the labels are called, in their order; empty where they have no names.
         feature_names: columns of a client's own table that are the inputs, in their order; empty: the owner's choice.
         auto_partition: what ``partition = auto`` stands for.
@@ -114,6 +115,7 @@ class Task(Plugin, ABC):
     other_metrics: tuple[str, ...] = ()
     share: str = "all"
     class_names: tuple[str, ...] = ()
+    classes_are_declared: bool = True
     evaluation_batch: int = 4096
     feature_names: tuple[str, ...] = ()
     auto_partition: str = "natural"

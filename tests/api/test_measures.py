@@ -73,6 +73,10 @@ def test_labels_without_a_default_are_named(labels: Tensor, loss: Any, said: str
         task(data, Net, loss)
 
 
+def test_a_model_may_know_more_classes_than_the_labels_show() -> None:
+    task(pairs(), nn.Linear(6, 5)).check()
+
+
 # -- what does not fit is said before a run ------------------------------------------------------------
 
 

@@ -34,7 +34,8 @@ from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import TASKS, load_task
 from server.build import chosen
-from strategies.rounds.exchange.members import Members
+from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.reply import Reply
 from strategies.rounds.round import Round, RoundRecord
 from tests import warm
 from tests.docs.pages import DOCS, plugins, write_plugins
@@ -354,8 +355,13 @@ OBJECTS = re.compile(r"^\| of a `(\w+)` \|.*?\n\n", re.MULTILINE | re.DOTALL)
 """A table of an object's attributes."""
 
 
-def test_the_tables_of_a_round_and_a_situation_have_all_that_an_author_sees() -> None:
-    seen = {"Round": dir(Round(model(0), Members(), RoundRecord(1))), "Situation": dir(Situation())}
+def test_the_tables_of_objects_have_all_that_an_author_sees() -> None:
+    reply = Reply(Member("client-0000", 1), Decision.JOINED, 1, {}, model(0))
+    seen = {
+        "Round": dir(Round(model(0), Members(), RoundRecord(1))),
+        "Situation": dir(Situation()),
+        "Reply": dir(reply),
+    }
     tables = {table[1]: table[0] for table in OBJECTS.finditer(REFERENCE)}
     for kind, names in seen.items():
         cells = re.findall(r"^\| (`.*?) \|", tables[kind], re.MULTILINE)

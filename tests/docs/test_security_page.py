@@ -1,4 +1,4 @@
-"""The page on security: the tests that it names are there, and each begins with the promise that it keeps."""
+"""The page on security: the tests that it names are there; each hostile test begins with its promise."""
 
 import re
 

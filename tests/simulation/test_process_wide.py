@@ -151,6 +151,15 @@ def test_objects_that_the_caller_has_frozen_stay_frozen(tmp_path: Path) -> None:
         gc.unfreeze()
 
 
+def test_once_a_caller_has_frozen_objects_none_are_frozen_beside_them() -> None:
+    gc.freeze()
+    with frozen_objects():
+        pass
+    gc.unfreeze()
+    with frozen_objects():
+        assert gc.get_freeze_count() == 0
+
+
 def test_what_the_longest_of_several_runs_has_frozen_stays_so_until_it_ends(tmp_path: Path) -> None:
     seen: list[bool] = []
 

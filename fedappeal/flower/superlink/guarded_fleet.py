@@ -138,6 +138,8 @@ class GuardedFleet(FleetServicer):
                 if not answer.object_found:
                     return answer
                 content = answer.object_content
+                if size and size + len(content) > LARGE_ENOUGH:  # it is asked for alone
+                    content = b""
             contents.append(content)
             size += len(content)
         return PullObjectResponse(object_found=True, object_available=True, object_content=joined(contents))
@@ -178,8 +180,8 @@ class GuardedFleet(FleetServicer):
             return answer
         finally:
             # Flower refuses an object that it has already: that one still takes up its bytes
-            there = size if stored else len(self.objectstore_factory.store().get(object_id) or b"")
-            with self._lock:
+            with self._lock:  # held for both: another push of the object may come between them
+                there = size if stored else len(self.objectstore_factory.store().get(object_id) or b"")
                 self._count(node, object_id, there)
 
     def ConfirmMessageReceived(

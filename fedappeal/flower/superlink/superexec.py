@@ -100,6 +100,7 @@ class SuperExec(Thread):
                 **options,
             )
         Thread(target=self._report_killed, args=(task, arguments), name="end of a task", daemon=True).start()
+        SUBMITTED.set()  # Flower starts one run each time that it asks
         return task
 
     def _report_killed(self, task: "Popen[bytes]", arguments: Sequence[str]) -> None:

@@ -181,9 +181,9 @@ def _held(data_dir: Path | None) -> Mapping[str, tuple[Features, Labels]]:
     for package in read_packages(data_dir):
         if package.section in number:
             by_maintainer.setdefault(package.maintainer, []).append(package)
-    counts = {}
+    examples = {}
     for maintainer, packages in by_maintainer.items():
         rows = hashed([package.synopsis for package in packages], FEATURES)
         first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
-        counts[maintainer] = rows[first], np.array([number[packages[k].section] for k in first], dtype=np.int64)
-    return counts
+        examples[maintainer] = rows[first], np.array([number[packages[k].section] for k in first], dtype=np.int64)
+    return examples

@@ -399,9 +399,8 @@ def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
         base = cut[baseline].by_seed(measure)
         for group in cut.values():
             if values := group.by_seed(measure):
-                difference = Difference.of(values, base, measure.better, measure.least)
-                if group == cut[baseline]:
-                    difference = None
+                others = group != cut[baseline]
+                difference = Difference.of(values, base, measure.better, measure.least) if others else None
                 results.append(Result(group, measure, Interval.of(list(values.values())), difference))
     notes = (*_unfinished(unfinished, after), *(note for group in groups for note in _notes(group)))
     return Comparison(tuple(cut.values()), cut[baseline], after, metric, tuple(results), notes)

@@ -1,7 +1,7 @@
 """The clients of a run as its operator sees them: who is connected, takes part, rests, is slow, or was refused."""
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -133,6 +133,11 @@ class Clients:
             "online": sum(node.status == "online" for node in self.nodes) if self.nodes is not None else None,
         }
 
+    @property
+    def ids(self) -> Iterable[str]:
+        """The run's client-ids."""
+        return self._known
+
     def nodes_by_client(self) -> dict[str, Node]:
         """Return the SuperLink's nodes by the client-ids that they have in the run."""
         by_node = {str(node.node_id): node for node in self.nodes or ()}
@@ -182,7 +187,7 @@ def client_names(events: Sequence[Mapping[str, Any]], nodes: Sequence[Node] | No
     for line in events:
         clients.event(line)
     names = {client: printable(node.name, SHOWN_ID) for client, node in clients.nodes_by_client().items()}
-    times = Counter([*names.values(), *names])
+    times = Counter([*names.values(), *clients.ids])
     return {client: name for client, name in names.items() if name and times[name] == 1}
 
 

@@ -167,7 +167,7 @@ def test_flowers_superexec_runs_as_a_thread_until_its_superlink_ends_it(monkeypa
         assert not asked
         listener.listen()
         deadline = time.monotonic() + 60
-        while not asked and time.monotonic() < deadline:
+        while not polls and time.monotonic() < deadline:
             time.sleep(0.01)
     expected = {"insecure": True, "root_certificates_path": None, "runtime_dependency_install": False}
     assert asked == [{"address": f"127.0.0.1:{port}", **expected}]

@@ -9,7 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedappeal.protocol.metric import ACCURACY
+from fedappeal.views.comparison.measures import Measure, run_measures
 from fedappeal.views.comparison.statistics import Difference, Interval, t_quantile
+from fedappeal.views.comparison.table import plain_number
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
 
@@ -103,6 +106,13 @@ def test_a_difference_that_is_shown_as_0_is_level(amount: float, verdict: str) -
     found = Difference.of({0: 1.0 + amount, 1: 2.0 + amount}, {0: 1.0, 1: 2.0}, "lower", least=0.00499)
     assert found is not None
     assert found.verdict == verdict
+
+
+@pytest.mark.parametrize("measure", run_measures(ACCURACY, True), ids=lambda measure: measure.key)
+def test_the_least_of_a_measure_is_the_first_that_is_not_shown_as_0(measure: Measure) -> None:
+    for share, is_zero in ((0.99, True), (1.01, False)):
+        text = plain_number(share * measure.least * measure.scale, measure.digits)
+        assert (float(text) == 0) is is_zero
 
 
 @given(NUMBERS, st.integers(0, 2**16))

@@ -55,7 +55,13 @@ def test_no_line_is_longer_than_the_terminal(rows: list[tuple[str, ...]], title:
 
 @pytest.mark.parametrize(
     ("value", "digits", "sign", "text"),
-    [(-0.001, 1, "", "0.0"), (-0.06, 1, "", "-0.1"), (0.0, 2, "+", "+0.00"), (3.14159, 2, "+", "+3.14")],
+    [
+        (-0.001, 1, "", "0.0"),
+        (-0.001, 1, "+", "+0.0"),
+        (-0.06, 1, "", "-0.1"),
+        (0.0, 2, "+", "+0.00"),
+        (3.14159, 2, "+", "+3.14"),
+    ],
 )
 def test_numbers(value: float, digits: int, sign: str, text: str) -> None:
     assert plain_number(value, digits, sign) == text

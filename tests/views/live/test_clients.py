@@ -30,7 +30,13 @@ def rows(clients: Clients) -> dict[str, dict[str, Any]]:
 def test_names_of_clients_are_the_superlinks_where_they_are_no_other_clients() -> None:
     enrolments = {"key-1": 1, "key-2": 2, "key-3": 3, "key-4": 4, "own": 5, "gone": 6}
     events = [{"event": "enrolled", "client": name, "node": str(number)} for name, number in enrolments.items()]
-    nodes = [node(1, name="anna"), node(2, name="ben"), node(3, name="ben"), node(4), node(5, name="key-1")]
+    nodes = [
+        node(1, name="anna"),
+        node(2, name="ben"),
+        node(3, name="ben"),
+        node(4, name="gone"),
+        node(5, name="key-1"),
+    ]
     assert client_names(events, [*nodes, node(9, name="stranger")]) == {"key-1": "anna"}
     assert client_names(events, None) == {}
 
