@@ -123,7 +123,7 @@ def test_a_page_begins_with_the_papers_claims() -> None:
     alone = summary(leading(found))
     assert alone == "**Mostly not reproduced**: of the paper's 3 claims 1 reproduced, 2 not reproduced."
     assert summary(found[:1]) == "**Reproduced**: of our 1 claim 1 reproduced."
-    assert summary([]) == ""
+    assert summary([]) == "**No verdict**: this page checks no claim."
 
 
 def test_the_papers_margin_is_of_its_own_numbers() -> None:
