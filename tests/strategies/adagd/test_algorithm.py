@@ -15,6 +15,10 @@ from strategies.adagd import AdaGD, theorem_step_size
 Matrix = NDArray[np.float64]
 
 
+def test_it_needs_losses_because_algorithm_1_compares_each_with_its_threshold() -> None:
+    assert AdaGD.needs_losses
+
+
 def test_case_one_by_hand() -> None:
     # eta = 0.1, eps = 1: agent 0 has 2.4 - 0.1 * 5 = 1.9 <= 2; 1 and 2 have 9 - 0.1 = 8.9 and 9 - 0.2 = 8.8.
     # Their sum is (0, 1, 2); (3, 4, 0)/5 takes 0.8 * (0.6, 0.8, 0) away; (-0.48, 0.36, 2) has norm sqrt(4.36).

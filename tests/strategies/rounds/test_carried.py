@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
-from strategies import Strategy
+from strategies import FedAvg, Strategy
 from strategies.rounds.exchange.replies import read_train
 from strategies.rounds.round import KEEP_MODEL, Round, RoundRecord
 from tests.quadratics import model
@@ -83,3 +83,18 @@ def test_what_a_strategy_carries_is_in_its_state(name: str) -> None:
 
 CARRIES = ("fedalign", "scaffold", "mwfed")
 """Strategies with a state of their own."""
+
+
+class Keeps(FedAvg):
+    """A strategy whose author keeps the model."""
+
+    def finish(self, round: Round) -> Any:
+        return KEEP_MODEL
+
+
+def test_a_model_stays_by_the_authors_decision_only_where_the_author_wrote_it() -> None:
+    for kind, decided in ((FedAvg, False), (Keeps, True)):
+        strategy = kind()
+        round = Round(model(0.25), strategy.members, RoundRecord(1))
+        assert strategy._next_model(round) is None
+        assert round.record.kept is decided
