@@ -211,7 +211,7 @@ EXPERIMENTS = (
         figure=bounds.drawing("local steps T", "excess loss of the priority clients"),
         notes="""\
 - Least squares in 4 unknowns: 5 priority clients and 5 others near one true model, 5 others far from it, 50 examples
-  each; E = 5 steps of one example, 20 repetitions, from 0. All clients take shares.
+  each; E = 5 steps of one example, 20 repetitions, from 0. All clients take part.
 - L, mu, Gamma, Gamma_k and w* are exact; sigma^2 and G^2 are the run's largest, computed exactly at each model it
   visits. theta_T and rho_T are equations 7 and 8 of the clients that were accepted.
 - "epsilon to 0": 1.0, times 0.99 a round. "priority only": an epsilon of 0, with which no other client ever ties.

@@ -110,7 +110,7 @@ def test_machines_get_ids_as_text(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     [
         (["--insecure", "--host", "::1"], "starting the SuperLink with --insecure --host ::1; its log follows\n"),
         ([], "starting the SuperLink with Flower's default options; its log follows\n"),
-        (["--help"], ""),
+        (["--help"], "Options of flower-superlink, which are taken too:\n\n"),
     ],
 )
 def test_a_superlink_says_at_once_what_it_starts(
@@ -127,4 +127,7 @@ def test_a_superlink_says_at_once_what_it_starts(
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
-    assert printed_before == [line]
+    (text,) = printed_before
+    assert text.endswith(line)
+    assert (text == line) is ("--help" not in options)
+    assert ("--metrics-port" in text) is ("--help" in options)
