@@ -72,8 +72,9 @@ class OwnData:
     @property
     def facts(self) -> dict[str, Any]:
         """What a run's folder records of it: its clients' names, where no two are alike."""
-        names = {client_of_partition(k): name for k, name in enumerate(self.names) if name != str(k)}
-        return {CLIENTS: names} if names and len({*self.names}) == len(self.names) else {}
+        names = self.names
+        by_client = {client_of_partition(k): name for k, name in enumerate(names) if name != str(k)}
+        return {CLIENTS: by_client} if by_client and len({*names}) == len(names) else {}
 
     def settings(self, settings: Mapping[str, Any], task: Any) -> dict[str, Any]:
         """Return the settings that follow from the data.

@@ -20,7 +20,7 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.record.columns import CARD, SUMMARY, shown_in, templates, units
-from fedappeal.record.folder import GIVEN, client_names
+from fedappeal.record.folder import GIVEN, names_in_data
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record, Snapshot
 from fedappeal.runs.checks import check_allowed
@@ -132,7 +132,7 @@ class Run:
             for place, client in enumerate(line["client-ids"]):
                 rows[line["round"], client] |= {key: values[place] for key, values in figures.items()}
         order = sorted(rows, key=lambda row: (row[0], natural_order(row[1])))
-        names = client_names(record.config)
+        names = names_in_data(record.config)
         return pandas().DataFrame(
             [
                 {

@@ -47,7 +47,7 @@ COMMAND_LOCK = ".command.lock"
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
 
 
-def client_names(config: Mapping[str, Any]) -> dict[str, str]:
+def names_in_data(config: Mapping[str, Any]) -> dict[str, str]:
     """Return what a program's data calls the clients, by client-id; empty where they have no names.
 
     Args:

@@ -129,17 +129,16 @@ class GuardedFleet(FleetServicer):
         self._take_back(request.node.node_id)
         if JOINT not in request.object_id:
             return self._pull(request, context)
-        contents, size = list[bytes](), 0
+        contents, size, store = list[bytes](), 0, self.objectstore_factory.store()
         for object_id in request.object_id.split(JOINT, MOST_TOGETHER)[:MOST_TOGETHER]:
             content = b""
-            if size < LARGE_ENOUGH:
+            # What is too large beside the others is asked for alone, and is not copied for this answer.
+            if not size or size + len(store.get(object_id) or b"") <= LARGE_ENOUGH:
                 request.object_id = object_id
                 answer = self._pull(request, context)
                 if not answer.object_found:
                     return answer
                 content = answer.object_content
-                if size and size + len(content) > LARGE_ENOUGH:  # it is asked for alone
-                    content = b""
             contents.append(content)
             size += len(content)
         return PullObjectResponse(object_found=True, object_available=True, object_content=joined(contents))

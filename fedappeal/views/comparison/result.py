@@ -399,8 +399,8 @@ def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
         base = cut[baseline].by_seed(measure)
         for group in cut.values():
             if values := group.by_seed(measure):
-                others = group != cut[baseline]
-                difference = Difference.of(values, base, measure.better, measure.least) if others else None
+                is_baseline = group == cut[baseline]
+                difference = None if is_baseline else Difference.of(values, base, measure.better, measure.least)
                 results.append(Result(group, measure, Interval.of(list(values.values())), difference))
     notes = (*_unfinished(unfinished, after), *(note for group in groups for note in _notes(group)))
     return Comparison(tuple(cut.values()), cut[baseline], after, metric, tuple(results), notes)

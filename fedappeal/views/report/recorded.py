@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.record.decisions import RoundDecisions, clients_of, is_packed
-from fedappeal.record.folder import client_names
+from fedappeal.record.folder import names_in_data
 from fedappeal.record.lines import PARTICIPATION
 from fedappeal.record.reader import Record, Snapshot, is_figure
 from fedappeal.settings.config import ConfigError
@@ -177,7 +177,7 @@ def reported(path: Path, run: RecordedRun, names: Mapping[str, str] = NO_NAMES) 
     Raises:
         ConfigError: a file of it is damaged; one line that names it.
     """
-    names = {**client_names(Record(path).config), **names}
+    names = {**names_in_data(Record(path).config), **names}
     try:
         participation = participation_of(Record(path).participation)
     except ValueError as error:

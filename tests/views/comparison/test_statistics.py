@@ -103,9 +103,9 @@ def test_wins_and_verdicts(differences: tuple[float, ...], better: str, wins: in
 
 @pytest.mark.parametrize(("amount", "verdict"), [(0.0049, "level"), (-0.0049, "level"), (0.005, "worse")])
 def test_a_difference_that_is_shown_as_0_is_level(amount: float, verdict: str) -> None:
-    found = Difference.of({0: 1.0 + amount, 1: 2.0 + amount}, {0: 1.0, 1: 2.0}, "lower", least=0.00499)
-    assert found is not None
-    assert found.verdict == verdict
+    difference = Difference.of({0: 1.0 + amount, 1: 2.0 + amount}, {0: 1.0, 1: 2.0}, "lower", least=0.00499)
+    assert difference is not None
+    assert difference.verdict == verdict
 
 
 @pytest.mark.parametrize("measure", run_measures(ACCURACY, True), ids=lambda measure: measure.key)
