@@ -101,6 +101,8 @@ class Recorder(Hooks):
         version = {"version": member.version} if member.version else {}
         examples = {"examples": member.num_examples} if member.enrolled else {}
         facts = {"role": member.role, "enrolled": enrolled, "node": str(member.node_id), **examples, **version}
+        if client in self.strategy.members.left and not member.left:
+            facts["returned"] = True
         self.folder.event("enrolled", client=client, **facts)
         if len(self.plugins.mixture.names) > 1 and client not in self._policies:
             self._policies.add(client)

@@ -37,6 +37,7 @@ from fedappeal.flower.node.fleet import (
     MessageDropped,
     MessageRefused,
     NodeForgotten,
+    NotAnswering,
     NotConnected,
     ObjectTooLarge,
     RunEnded,
@@ -279,6 +280,21 @@ class FleetConnection:
         except NotConnected:  # said where a message is asked for
             pass
         return None
+
+    def come_online_anew(self) -> None:
+        """Go offline and online at once: a run that this client has left then asks whether that still holds.
+
+        Raises:
+            NotConnected: as in `receive`; to do it again may help.
+        """
+        with clock_measured(self._fleet):
+            try:
+                self._fleet.deactivate(self.node_id)
+            except NotAnswering:
+                raise
+            except (NotConnected, MessageDropped):
+                pass  # offline already: the answer to an earlier attempt was lost
+            self._fleet.heartbeat(self.node_id, HEARTBEAT_INTERVAL)
 
     def close(self, timeout: float = 0.4) -> None:
         """Go offline, with at most three calls of ``timeout`` seconds. Never raises; a second time does nothing."""

@@ -14,6 +14,9 @@ from fedappeal.system.wording import counted
 PAUSED = "paused"
 """A file of this name in the state folder makes the client answer nothing."""
 
+RETURNED = "returned"
+"""A file of this name makes a running client come online anew, so that the runs it had left ask it again."""
+
 _LONGEST = 500
 
 KEPT = ("identity", "node", "noise-key")
@@ -122,9 +125,11 @@ def reset(folder: Path, forget: bool = False) -> str:
             if name not in KEPT:
                 store.delete(name)
         Activity(folder).forget()
+    if back:
+        (folder / RETURNED).touch(mode=0o600)
     aside = f"; {counted(damaged, 'damaged record')} put aside" if damaged else ""
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
-    again = "; a running run asks this client again once its operator resumes it" if back else ""
+    again = "; a running run asks this client again in its next round" if back else ""
     joined = f"{counted(back, 'run')} can be joined again after having been left"
     return f"back: not paused, {joined}{again}{aside}{forgotten}"
 

@@ -25,7 +25,7 @@ from client.limits.guard import Guard
 from client.limits.limits import MEGABYTE, Limits
 from client.limits.rest import Rest, Surroundings, check_surroundings
 from client.process.answer import Answer, reason_of, round_of, task_of
-from client.process.owner import PAUSED
+from client.process.owner import PAUSED, RETURNED
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
 from client.state.activity import ENDED_AS, ENDED_EARLY, ENDED_LINES, Activity, run_of, take_judged
@@ -232,6 +232,9 @@ class _Client:
         while not self.shutdown.asked.is_set():
             self._guard.moved(self._traffic.take())  # of whatever became of the last message
             self._rest_while_paused()
+            if self._folder is not None and self._has_returned():
+                (self._folder / RETURNED).unlink()
+                self._persist(fleet.come_online_anew)
             try:
                 asked = time.monotonic()
                 self.alive(LONGEST_HOLD)
@@ -265,8 +268,12 @@ class _Client:
                 self._tell("run-ended", f"{run.what}: {ENDED_LINES[ended]}")
 
     def _waits(self) -> bool:
-        """Whether the client waits for a message: it is neither asked to end nor resting."""
-        return not (self.shutdown.asked.is_set() or self._rest.why())
+        """Whether the client waits for a message: it is neither asked to end nor resting, nor has it to come back."""
+        return not (self.shutdown.asked.is_set() or self._rest.why() or self._has_returned())
+
+    def _has_returned(self) -> bool:
+        """Whether the owner has taken a leaving back, which is not announced yet."""
+        return self._folder is not None and (self._folder / RETURNED).exists()
 
     def _rest_while_paused(self) -> None:
         shown = ""

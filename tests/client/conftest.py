@@ -55,6 +55,9 @@ class Run:
     def nodes(self) -> list[int]:
         return list(self.tell("nodes"))
 
+    def activated(self, node: int) -> str:
+        return str(self.tell("activated", node=node))
+
     def close(self) -> None:
         self._listener.close()
 

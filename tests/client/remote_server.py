@@ -22,6 +22,11 @@ def nodes(grid: Grid) -> list[int]:
     return sorted(grid.get_node_ids())
 
 
+def activated(grid: Grid, node: int) -> str:
+    """Return when a node that is online last came online; empty: it is not online."""
+    return next((node_info.last_activated_at for node_info in grid.get_nodes() if node_info.node_id == node), "")
+
+
 def push(grid: Grid, node: int, kind: str, model: np.ndarray, config: dict[str, Any], ttl: float) -> str:
     content = RecordDict({"arrays": ArrayRecord({"flat": Array(model)}), "config": ConfigRecord(config)})
     return next(iter(grid.push_messages([Message(content, node, kind, ttl=ttl, group_id="7")])))

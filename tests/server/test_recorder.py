@@ -16,6 +16,7 @@ from fedappeal.settings.config import RunConfig
 from server.build import check_settings, chosen
 from server.checkpoints import Checkpoint
 from server.recorder import Recorder, measurements
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Hooks, RoundRecord
 from tests.grid import model
 
@@ -95,6 +96,18 @@ def test_after_two_checkpoints_take_a_twentieth_of_the_time_and_are_a_second_apa
     slow = recorder(tmp_path / "slow", Memory(clock, 0.5))  # 0.5 s of writing are paid for after 10 s
     assert rounds(slow, range(1, 100), clock, 0.5) == [1, 2, 22, 42, 62, 82]
     assert rounds(slow, range(100, 101), clock, 0.5) == [100], "the last one, whenever it comes"
+
+
+def test_an_arrival_of_one_who_had_left_says_whether_it_returns(tmp_path: Path) -> None:
+    running = recorder(tmp_path, None)
+    running.strategy.members.left = {"anna", "ben"}
+    for name, left in (("anna", False), ("ben", True), ("cleo", False)):
+        running.on_enrolled(Member(name, 7, left=left), 3)
+    assert [event.get("returned") for event in Record(tmp_path).events if event["event"] == "enrolled"] == [
+        True,
+        None,
+        None,
+    ]
 
 
 def test_a_durable_run_has_one_after_each_round(tmp_path: Path, clock: Clock) -> None:

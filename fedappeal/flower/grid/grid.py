@@ -76,12 +76,14 @@ class ConnectedNode:
         public_key: the key of its connection (PEM); empty: it is simulated.
         registered: whether the operator registered the key; else the node did so itself, as any process can.
         since: when it was registered, ISO 8601; empty where it is simulated.
+        activated: when it last came online, in the same way.
     """
 
     node_id: int
     public_key: bytes = b""
     registered: bool = False
     since: str = ""
+    activated: str = ""
 
     @property
     def real(self) -> bool:
@@ -115,7 +117,8 @@ def _registered(grid: Grid) -> list[ConnectedNode]:
     for info in grid.get_nodes():
         if info.public_key.startswith(_PEM):
             # Only the operator's registration gives a node a name.
-            nodes.append(ConnectedNode(info.node_id, info.public_key, bool(info.name), info.registered_at))
+            times = info.registered_at, info.last_activated_at
+            nodes.append(ConnectedNode(info.node_id, info.public_key, bool(info.name), *times))
         else:
             nodes.append(ConnectedNode(info.node_id))
     return sorted(nodes, key=lambda node: node.since)

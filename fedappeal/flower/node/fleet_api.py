@@ -120,7 +120,7 @@ class FleetApi(ABC):
         )
         return int(self._call("ActivateNode", request).node_id)
 
-    def deactivate(self, node_id: int, timeout: float) -> None:
+    def deactivate(self, node_id: int, timeout: float = TIMEOUT) -> None:
         """Go offline."""
         self._call("DeactivateNode", fleet_pb2.DeactivateNodeRequest(node_id=node_id), timeout)
 

@@ -109,7 +109,9 @@ class RunView:
             self._round(line)
         elif line["event"] == "enrolled":
             self._enrolled = int(line["enrolled"])
-            if self._enrolled == self._total:
+            if line.get("returned"):
+                self._say(f"client {printable(self._name_of(line['client']), _NAME)} had left, and takes part again")
+            elif self._enrolled == self._total:
                 self._say(f"{counted(self._total, 'client')} enrolled after {self._seconds():.1f} s")
             self._doing(f"{self._enrolled} of {self._total} clients enrolled")
         elif line["event"] == "waiting":

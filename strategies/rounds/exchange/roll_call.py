@@ -61,7 +61,7 @@ class Calls:
 
     places: int = 0
     pending: dict[str, Call] = field(default_factory=dict)
-    _called: set[int] = field(default_factory=set)
+    _called: dict[int, str] = field(default_factory=dict)
     _failed: dict[int, int] = field(default_factory=dict)
     _due: dict[int, float] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class Calls:
         for message_id, call in list(self.pending.items()):
             if now >= call.until:
                 del self.pending[message_id]
-                self._called.discard(call.node.node_id)
+                self.again([call.node.node_id])
 
     def due(self, online: Iterable[ConnectedNode], now: float, ttl: float) -> list[Call]:
         """Return the calls to make now, to nodes that are online, in their order."""
@@ -88,11 +88,16 @@ class Calls:
     def sent(self, message_id: str, call: Call) -> None:
         """Take note of a call that was sent."""
         self.pending[message_id] = call
-        self._called.add(call.node.node_id)
+        self._called[call.node.node_id] = call.node.activated
 
     def again(self, nodes: Iterable[int]) -> None:
         """Let nodes be called again, once their pause is over."""
-        self._called.difference_update(nodes)
+        for node_id in nodes:
+            self._called.pop(node_id, None)
+
+    def renewed(self, online: Iterable[ConnectedNode]) -> set[int]:
+        """Return the nodes that have come online anew since they were called."""
+        return {node.node_id for node in online if self._called.get(node.node_id, node.activated) != node.activated}
 
     def failed(self, node_id: int, now: float) -> tuple[int, float]:
         """Pause the calls to a node; return how often it has failed, and the pause in seconds."""
@@ -172,6 +177,9 @@ class RollCall:
             self.hooks.on_open_federation()
         # A node that was refused and went away may come back mended (another version, other data): called again then.
         calls.again(self.refused.keys() - online)
+        # A client that has left and connects anew may have changed its mind: its answer says so.
+        left = map(self.members.of_client, self.members.left)
+        calls.again({member.node_id for member in left if member} & calls.renewed(nodes))
         if due := calls.due(nodes, now, self.settings.start_timeout):
             ids = grid.push_messages([self._message(call) for call in due])
             sent = {message_id: call for message_id, call in zip(ids, due, strict=False) if message_id}
@@ -206,19 +214,18 @@ class RollCall:
                     self.hooks.on_unavailable(node, times, pause, printable(reason))
                     continue
                 try:
-                    self._enrol(call, message, owners, online)
+                    if self._enrol(call, message, owners, online):
+                        self._calls.succeeded(node)
+                        continue
                 except DataRefused as error:
                     self.refused[node] = str(error)
                     self.hooks.on_data_refused(node, error.client_id, error.problem)
                 except Refused as error:
                     self._refuse(node, str(error))
-                else:
-                    self._calls.succeeded(node)
-                    continue
                 self._calls.failed(node, now)
 
-    def _enrol(self, call: Call, message: Message, owners: Owners, online: set[int]) -> None:
-        """Enrol the client that answered.
+    def _enrol(self, call: Call, message: Message, owners: Owners, online: set[int]) -> bool:
+        """Enrol the client that answered; return whether it takes part, or else has left for good.
 
         Raises:
             Refused: it does not fit the run, or the client-id is another's.
@@ -238,10 +245,11 @@ class RollCall:
             reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
             self._refuse(before.node_id, reason)
         self.refused.pop(node.node_id, None)
-        if not member.left:  # one that had left may have changed its mind
-            self.members.left.discard(member.client_id)
         self.channel.absent.discard(member.client_id)
         self.hooks.on_enrolled(member, len(self.members))
+        if not member.left:  # one that had left may have changed its mind
+            self.members.left.discard(member.client_id)
+        return not member.left
 
     def _read(self, call: Call, message: Message, owners: Owners) -> tuple[ProvenKey | None, Member]:
         """Return the key that a node has proven, None in a simulation, and who it says it is.

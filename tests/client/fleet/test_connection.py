@@ -84,6 +84,17 @@ def test_a_node_is_online_until_it_closes(run: Any, connection: Connection) -> N
     fleet.close()
 
 
+def test_a_node_comes_online_anew_and_stays_the_same_node(run: Any, fleet: FleetConnection) -> None:
+    first = run.activated(fleet.node_id)
+    fleet.come_online_anew()
+    second = run.activated(fleet.node_id)
+    fleet._fleet.deactivate(fleet.node_id)  # as by an attempt whose answer was lost
+    fleet.come_online_anew()
+    assert "" < first < second < run.activated(fleet.node_id)
+    sent = run.push(fleet.node_id)
+    assert receive(fleet).metadata.message_id == sent
+
+
 def test_a_message_and_its_reply_carry_a_model_both_ways(run: Any, fleet: FleetConnection) -> None:
     model = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
     sent = run.push(fleet.node_id, model=model, **{"server-round": 3})

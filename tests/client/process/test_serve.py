@@ -15,9 +15,12 @@ from flwr.clientapp import ClientApp
 
 from client.fleet.connection import FleetConnection
 from client.limits.limits import Limits, write_limits
+from client.process.owner import reset
 from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
 from client.state.activity import Activity
+from client.state.store import DiskStore
+from fedappeal.core.local_rule import Record
 from fedappeal.federation.remote import stop_run
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped
@@ -98,6 +101,30 @@ def test_it_rests_while_paused_and_stays_online(
     (state / "paused").unlink()
     client.wait_for("resumed")
     assert run.pull(sent)["model"] is not None
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_client_whose_owner_takes_leaving_back_comes_online_anew(
+    run: Any, superlink: Any, start_client: Start, tmp_path: Path, rests: bool
+) -> None:
+    state = tmp_path / "state"
+    client = start_client(superlink.fleet_address, state)
+    node = client.connected()
+    if rests:
+        (state / "paused").touch()
+        client.wait_for("paused")
+    before = run.activated(node)
+    store = DiskStore(state)
+    store.write("run-abc", Record({"requirement": "", "left-round": 3, "goodwill-spent": ""}))
+    assert reset(state).endswith("a running run asks this client again in its next round")
+    while run.activated(node) in (before, ""):
+        time.sleep(0.05)
+    assert not (state / "returned").exists()
+    assert run.ask(node)["model"] is not None
+    after = run.activated(node)
+    assert "next round" not in reset(state), "nothing was left: nothing to announce"
+    run.ask(node)
+    assert run.activated(node) == after
 
 
 def test_it_rests_outside_of_its_hours_and_comes_back(

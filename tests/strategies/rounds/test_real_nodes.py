@@ -28,12 +28,17 @@ def id_of(key: ec.EllipticCurvePrivateKey) -> str:
 
 
 class RealGrid(MemoryGrid):
-    """Nodes whose connections have keys; those with a name were registered by the operator."""
+    """Nodes whose connections have keys; those with a name were registered by the operator.
+
+    Attributes:
+        activated: when a node last came online.
+    """
 
     def __init__(self, nodes: dict[int, Any] | None = None) -> None:
         super().__init__(nodes)
         self.keys: dict[int, ec.EllipticCurvePrivateKey] = {}
         self.names: dict[int, str] = {}
+        self.activated: dict[int, str] = {}
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         for node in self.nodes:
@@ -41,7 +46,11 @@ class RealGrid(MemoryGrid):
             key = self.keys.setdefault(node, connection).public_key()
             since = f"2026-01-01T00:00:{node:06}"
             yield NodeInfo(
-                node_id=node, public_key=proof.public_pem(key), name=self.names.get(node), registered_at=since
+                node_id=node,
+                public_key=proof.public_pem(key),
+                name=self.names.get(node),
+                registered_at=since,
+                last_activated_at=self.activated.get(node, since),
             )
 
 
@@ -127,6 +136,45 @@ def test_one_who_left_is_brought_back_by_her_own_key_alone() -> None:
     federate(grid, 5, watch)
     decisions = [record.decisions.get("alice") for record in watch.records]
     assert decisions == ["left", None, None, "joined", "joined"]
+
+
+def test_one_who_left_is_asked_again_from_the_round_on_before_which_she_comes_online_anew() -> None:
+    alice, other = Volunteer("alice", decision=-1), Volunteer("b")
+    grid = slow(RealGrid({10: alice, 11: other}))
+
+    def change_her_mind() -> None:
+        alice.decision, alice.gone = 1, False
+
+    def come_online_anew() -> None:
+        grid.activated |= {10: "later", 11: "later"}
+
+    federate(grid, 6, watch := Watch(before={2: come_online_anew, 3: change_her_mind, 5: come_online_anew}))
+    decisions = [record.decisions.get("alice") for record in watch.records]
+    assert decisions == ["left", None, None, None, None, None], "the same moment says nothing new"
+    alice.decision, alice.gone, grid.activated = -1, False, {}
+
+    def come_back() -> None:
+        change_her_mind()
+        grid.activated |= {10: "much later"}
+
+    federate(grid, 6, watch := Watch(before={4: come_back}))
+    assert [record.decisions.get("alice") for record in watch.records] == ["left", None, None, *3 * ["joined"]]
+    assert watch.enrolled == [("alice", 1), ("b", 2), ("alice", 2)]
+
+
+def test_a_node_that_comes_online_anew_each_time_brings_back_nobody_and_is_rarely_called() -> None:
+    """The one who left says each time that this holds; the other one has not left, and is not asked again."""
+    alice, other = Volunteer("alice", decision=-1), Volunteer("b")
+    grid = slow(RealGrid({10: alice, 11: other}), 1.0)
+
+    def come_online_anew(number: int) -> Any:
+        return lambda: grid.activated.update({10: str(number), 11: str(number)})
+
+    watch = federate(grid, 60, Watch(before={number: come_online_anew(number) for number in range(2, 60)}))
+    assert [number for number, record in enumerate(watch.records, 1) if "alice" in record.decisions] == [1]
+    calls = {node: sum(m.metadata.dst_node_id == node for m in grid.sent("query")) for node in (10, 11)}
+    assert calls[11] == 1
+    assert 3 <= calls[10] <= 8, "pauses of 1, 2, 4 and more seconds"
 
 
 def test_a_signature_for_another_node_is_of_no_use() -> None:

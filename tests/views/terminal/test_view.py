@@ -166,6 +166,14 @@ def test_a_run_that_begins_without_some_clients_says_so_once(enrolled: int, said
     assert any("3 clients enrolled after" in line for line in lines) == (enrolled == 3)
 
 
+def test_a_client_that_returns_is_named_and_the_arrivals_are_not_said_again() -> None:
+    arrivals = [{"event": "enrolled", "client": f"c{number}", "enrolled": number} for number in range(1, 4)]
+    returned = {"event": "enrolled", "client": "c2", "enrolled": 3, "returned": True}
+    lines = told(*arrivals, {"event": "round", "round": 1}, returned)
+    assert sum("3 clients enrolled after" in line for line in lines) == 1
+    assert lines[-1] == "client c2 had left, and takes part again"
+
+
 def test_what_clients_call_themselves_and_why_they_failed_is_no_markup() -> None:
     out = io.StringIO()
     view = RunView(RunPlan.of(RunConfig(clients=2), Path("runs/here")), Console(file=out, width=200, highlight=False))
