@@ -134,6 +134,7 @@ def _continue(
     onlookers: CommandOnlookers,
 ) -> None:
     """Continue a run whose settings are known; raises as `resume_run`."""
+    path = path.absolute()  # the folder is open here, whatever the SuperLink's working folder is
     if runtime[KIND] == SUBMITTED:
         from fedappeal.runs.launch.superlink import Submission, remote_superlink
 
@@ -143,7 +144,7 @@ def _continue(
         launch_submission(plan, Submission(superlink, detach=bool(options.detach)), onlookers)
         return
     data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
-    plan = RunPlan.of(config, path.absolute(), data_dir=data_dir, resumes=True)
+    plan = RunPlan.of(config, path, data_dir=data_dir, resumes=True)
     if runtime[KIND] == LOCAL:
         from fedappeal.runs.launch.superlink import LocalProcesses
 

@@ -147,7 +147,8 @@ def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened
     again = federation.fedappeal("resume", str(folder))
     assert again.code == 2
     assert "has finished" in again.err
-    longer = federation.fedappeal("resume", str(folder), "--rounds", "9")
+    # As seen from here: the SuperLink's working folder is another one.
+    longer = federation.fedappeal("resume", os.path.relpath(folder), "--rounds", "9")
     assert longer.code == 0, longer.out + longer.err
     assert "continued after round 8" in longer.out
     assert [line["round"] for line in Record(folder).history] == list(range(1, 10))
