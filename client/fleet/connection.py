@@ -37,7 +37,6 @@ from fedappeal.flower.node.fleet import (
     MessageDropped,
     MessageRefused,
     NodeForgotten,
-    NotAnswering,
     NotConnected,
     ObjectTooLarge,
     RunEnded,
@@ -288,12 +287,8 @@ class FleetConnection:
             NotConnected: as in `receive`; to do it again may help.
         """
         with clock_measured(self._fleet):
-            try:
-                self._fleet.deactivate(self.node_id)
-            except NotAnswering:
-                raise
-            except (NotConnected, MessageDropped):
-                pass  # offline already: the answer to an earlier attempt was lost
+            # Where the answer is lost, this is refused until the next heartbeat has brought the node online.
+            self._fleet.deactivate(self.node_id)
             self._fleet.heartbeat(self.node_id, HEARTBEAT_INTERVAL)
 
     def close(self, timeout: float = 0.4) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from client.limits.answer_book import AnswerBook
 from client.limits.rest import RESTING
 from client.state.activity import Activity
-from client.state.memory import DEPARTURE
+from client.state.memory import DEPARTURE, RunMemory
 from client.state.store import DiskStore, is_precious
 from fedappeal.core.local_rule import Record
 from fedappeal.settings.config import ConfigError
@@ -84,9 +84,12 @@ def leave(folder: Path, run_key: str | None) -> str:
         names = ", ".join(runs) or "none"
         raise ConfigError(f"run = '{run_key}' is not allowed: a run that this client takes part in ({names})")
     left = [key for key in runs if run_key in (None, key)]
-    for key in left:
+    for key in left:  # one that is over, too: its server may continue it
         store.write(DEPARTURE + key, Record({"by": "owner"}))
-    return f"{counted(len(left), 'run')} left for good; `fedappeal client reset` takes that back"
+    over = {key for key, run in Activity(folder).runs().items() if run.ended}
+    going = [key for key in left if key == run_key or key not in over]
+    names = ", ".join(going) or "none that goes on"
+    return f"{counted(len(going), 'run')} left for good ({names}); `fedappeal client reset` takes that back"
 
 
 def reset(folder: Path, forget: bool = False) -> str:
@@ -107,9 +110,7 @@ def reset(folder: Path, forget: bool = False) -> str:
     for run_key in departed:
         store.delete(DEPARTURE + run_key)
     for name in store.names():
-        left = _left(store, name) if is_precious(name) else False
-        if left is not None and name.startswith("run-"):
-            left = left or name.removeprefix("run-") in departed
+        left = _left(store, name, departed) if is_precious(name) else False
         back += left is not False and name.startswith("run-")
         if forget and name not in KEPT:
             store.delete(name)
@@ -117,9 +118,7 @@ def reset(folder: Path, forget: bool = False) -> str:
             store.put_aside(name)
             damaged += 1
         elif left:
-            record = store.look(name)
-            assert record is not None
-            store.write(name, Record({**record.values, "left-round": 0}))
+            RunMemory(store, name.removeprefix("run-")).leave(0)
     if forget:
         for name in store.damaged():
             if name not in KEPT:
@@ -134,10 +133,12 @@ def reset(folder: Path, forget: bool = False) -> str:
     return f"back: not paused, {joined}{again}{aside}{forgotten}"
 
 
-def _left(store: DiskStore, name: str) -> bool | None:
+def _left(store: DiskStore, name: str, departed: frozenset[str]) -> bool | None:
     """Whether the client has left a run for good; None: its record is damaged."""
     try:
         record = store.look(name)
-        return record is not None and name.startswith("run-") and bool(record.values["left-round"])
+        if record is None or not name.startswith("run-"):
+            return False
+        return bool(record.values["left-round"]) or name.removeprefix("run-") in departed
     except (ConfigError, KeyError):
         return None

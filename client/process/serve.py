@@ -6,6 +6,7 @@ run's bundle it takes the settings only.
 
 import contextlib
 import logging
+import os
 import random
 import sys
 import time
@@ -174,6 +175,7 @@ class _Client:
             # For its owner to see, and to remain this client after a new key.
             self._store.write("identity", Record({"client-id": self.node.client_id}))
         self._folder = folder
+        self._returned = (folder or Path(os.devnull)) / RETURNED
         forget_work(folder)
         note_event(folder, "started", "")
         self._looked = time.monotonic()
@@ -232,8 +234,8 @@ class _Client:
         while not self.shutdown.asked.is_set():
             self._guard.moved(self._traffic.take())  # of whatever became of the last message
             self._rest_while_paused()
-            if self._folder is not None and self._has_returned():
-                (self._folder / RETURNED).unlink()
+            if self._returned.exists():
+                self._returned.unlink()
                 self._persist(fleet.come_online_anew)
             try:
                 asked = time.monotonic()
@@ -269,11 +271,7 @@ class _Client:
 
     def _waits(self) -> bool:
         """Whether the client waits for a message: it is neither asked to end nor resting, nor has it to come back."""
-        return not (self.shutdown.asked.is_set() or self._rest.why() or self._has_returned())
-
-    def _has_returned(self) -> bool:
-        """Whether the owner has taken a leaving back, which is not announced yet."""
-        return self._folder is not None and (self._folder / RETURNED).exists()
+        return not (self.shutdown.asked.is_set() or self._rest.why() or self._returned.exists())
 
     def _rest_while_paused(self) -> None:
         shown = ""
@@ -281,6 +279,8 @@ class _Client:
             if why != shown:
                 self._tell("paused", f"paused: {why}")
                 shown = why
+                if self._activity is not None:
+                    self._activity.rested(why)
             self.alive(LONGEST_HOLD)
             if self.shutdown.asked.wait(0.25):
                 return

@@ -45,6 +45,8 @@ ENDED_LINES = {
 }
 ENDED_AS = {COMPLETED: OVER, STOPPED: RUN_STOPPED, FAILED: RUN_FAILED}
 """How a run has ended, by the SuperLink's words."""
+RESTED = "rested"
+_ASKED_AGAIN = ("joined", "sat out", "failed", RESTED)
 _JUDGED = "judged"
 _LONGEST = 80
 _LONGEST_REASON = 300
@@ -146,12 +148,12 @@ def take_judged(state: RecordDict) -> Judged | None:
 
 @dataclass(frozen=True)
 class Decided:
-    """What a client answered to one message, and why.
+    """What a client answered to one message, or that it rested, and why.
 
     Attributes:
         at: when, in seconds since 1970.
-        server_round: the round; 0: the roll call.
-        what: ``joined``, ``sat out``, ``left for good``, ``declined`` or ``failed``.
+        server_round: the round; 0: the roll call. Of a rest the latest before it.
+        what: ``joined``, ``sat out``, ``left for good``, ``declined``, ``failed`` or ``rested``.
         why: in words and numbers.
     """
 
@@ -323,6 +325,18 @@ class Activity:
             decisions=decisions,
         )
         self._keep(runs)
+
+    def rested(self, why: str) -> None:
+        """Remember that the client begins to rest, in each run that may ask it; of rests in a row the latest."""
+        runs, now, resting = self.runs(), self._clock(), {}
+        for run in list(runs.values())[-_DETAILED_RUNS:]:
+            latest = run.decisions[-1] if run.decisions and not run.ended else None
+            if latest is not None and latest.what in _ASKED_AGAIN:
+                before = run.decisions[:-1] if latest.what == RESTED else run.decisions
+                rest = Decided(now, latest.server_round, RESTED, printable(why, _LONGEST_REASON))
+                resting[run.run_key] = replace(run, decisions=(*before, rest)[-KEPT_DECISIONS:])
+        if resting:
+            self._keep({**runs, **resting})
 
     def end(self, run_key: str, how: str) -> None:
         """Remember how a run has ended whose last message did not come: one of `ENDED_LINES`."""

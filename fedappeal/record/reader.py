@@ -28,7 +28,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import check, read_values
 
 WAITING, RUNNING, FINISHED, FAILED, INTERRUPTED = "waiting", "running", "finished", "failed", "interrupted"
-SUMMED = ("asked", "joined", "sat_out", "left", "failed", "bytes_up", "bytes_down", "seconds")
+SUMMED = ("asked", "joined", "sat_out", "left", "absent", "failed", "bytes_up", "bytes_down", "seconds")
 """Columns of the history of which there are totals."""
 LONGEST_REASON = 160
 """Characters by which reasons are told apart, and shown."""

@@ -34,6 +34,11 @@ class Kept(Enum):
 KEEP_MODEL: Final = Kept.MODEL
 """Result of `Algorithm.finish` where the round leaves the global model as it is."""
 
+ABSENT = "absent"
+"""Decision of a client that rested or was out of reach: no reply of its came in time."""
+COUNTED = ("joined", "sat-out", "left", ABSENT, "failed", "surplus")
+"""Decisions that a round's line counts."""
+
 logger = logging.getLogger("fedappeal")
 
 
@@ -44,9 +49,9 @@ class RoundRecord:
     Attributes:
         server_round: counted from 1.
         decisions: what became of each client that was asked: ``joined``, ``sat-out``, ``left``, ``surplus``
-            (joined after enough had), ``refused`` (joined, but the strategy does not use its update), or
-            ``failed``.
-        failures: for each that failed, why.
+            (joined after enough had), ``refused`` (joined, but the strategy does not use its update),
+            ``failed`` or ``absent``.
+        failures: for each of the last two, why.
         metrics: numbers for the history (evaluation, and what the strategy adds).
         measured: what each client that answered the evaluation reported, by client-id, then by key.
         evaluated: clients that answered the evaluation; ``expected``: clients that were asked.
@@ -75,9 +80,9 @@ class RoundRecord:
         """Number of clients with that decision."""
         return sum(d == decision for d in self.decisions.values())
 
-    def fail(self, client_id: str, reason: str) -> None:
-        """Count a client whose reply is left out or did not come, and log why."""
-        self.decisions[client_id] = "failed"
+    def fail(self, client_id: str, reason: str, decision: str = "failed") -> None:
+        """Count a client whose reply is left out, or did not come (`ABSENT`), and log why."""
+        self.decisions[client_id] = decision
         self.failures[client_id] = reason = one_line(reason)  # a client may have written parts of it
         logger.warning("round %d: %s left out: %s", self.server_round, client_id, reason)
 
@@ -95,11 +100,7 @@ class RoundRecord:
         line: dict[str, object] = {
             "round": self.server_round,
             "asked": len(self.decisions),
-            "joined": self.count("joined"),
-            "sat_out": self.count("sat-out"),
-            "left": self.count("left"),
-            "failed": self.count("failed"),
-            "surplus": self.count("surplus"),
+            **{decision.replace("-", "_"): self.count(decision) for decision in COUNTED},
             "mandatory": self.mandatory,
             **self.metrics,
             "evaluated": self.evaluated,

@@ -14,11 +14,11 @@ from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, sampling_order
-from strategies.rounds.round import KEEP_MODEL, Reply, Round, RoundRecord, check_faults, log, unexpected
+from strategies.rounds.round import ABSENT, KEEP_MODEL, Reply, Round, RoundRecord, check_faults, log, unexpected
 from strategies.rounds.shared import learning_rate_share
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians, Sent
 from strategies.rounds.sums.last_good import DIVERGED, Divergence
-from strategies.rounds.sums.weighted_sum import HeldModels, NotFinite, Refused, finite
+from strategies.rounds.sums.weighted_sum import HeldModels, NoAnswer, NotFinite, Refused, finite
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord
@@ -229,7 +229,8 @@ class RoundSteps(Algorithm):
 
     def _leave_out(self, round: Round, member: Member, error: Exception) -> None:
         if isinstance(error, Refused):
-            round.record.fail(member.client_id, str(error))
+            decision = ABSENT if isinstance(error, NoAnswer) else "failed"
+            round.record.fail(member.client_id, str(error), decision)
             if isinstance(error, NotFinite):
                 self._divergence.note(member.client_id, finite=False)
             return

@@ -15,7 +15,7 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, waves
-from strategies.rounds.round import Hooks, Round, RoundRecord, packed, unexpected, unpacked
+from strategies.rounds.round import COUNTED, Hooks, Round, RoundRecord, packed, unexpected, unpacked
 from strategies.rounds.round_steps import RoundSteps
 from strategies.rounds.shared import check_schedule, settings_of_round
 from strategies.rounds.sums.last_good import DIVERGED, LOST, ROLL_BACKS, ROLLED_BACK, Divergence, LastGood, split
@@ -113,7 +113,7 @@ class Strategy(RoundSteps):
         for message in replies:
             self.take(round, self._sender(message), message)
         arrays = self.close_round(round)
-        numbers = {k: round.record.count(k) for k in ("joined", "sat-out", "left", "failed", "surplus")}
+        numbers = {k: round.record.count(k) for k in COUNTED}
         return arrays, MetricRecord({**numbers, **round.metrics})
 
     def configure_evaluate(

@@ -30,7 +30,7 @@ def test_a_client_killed_in_training_is_the_same_client_again(federation: Federa
     run.finished()
 
     assert federation.starts(victim) == starts + 1
-    assert run.decisions(client_id)[lost] == "failed"
+    assert run.decisions(client_id)[lost] == "absent"
     assert federation.client_id(victim) == client_id
     required = [line for line in before if line.startswith(("requires", "client"))]
     assert any(line.startswith("requires") for line in required)
@@ -94,8 +94,8 @@ def test_rounds_go_on_without_a_client_that_is_cut_off_and_then_with_it(
     recovered("client cut off for longer than a round's deadline, joined a round", time.monotonic() - connected)
     run.finished()
     decisions = run.decisions(client_id)
-    assert decisions[missed] == "failed"
-    assert all(decisions.get(r, "failed") == "failed" for r in range(missed, gone + 1))
+    assert decisions[missed] == "absent"
+    assert all(decisions.get(r, "absent") == "absent" for r in range(missed, gone + 1))
     assert all(line["joined"] >= 3 for line in run.history)
 
 
@@ -119,7 +119,7 @@ def test_half_of_the_clients_are_paused_for_two_rounds(federation: Federation, r
     for client_id in ids:
         decisions = run.decisions(client_id)
         # Where it was silent for so long that the SuperLink counted it as gone, it was not asked any more.
-        assert (decisions[2], decisions.get(3, "not asked")) in (("failed", "failed"), ("failed", "not asked"))
+        assert (decisions[2], decisions.get(3, "not asked")) in (("absent", "absent"), ("absent", "not asked"))
     assert [line["joined"] for line in run.history[1:3]] == [2, 2]
     assert len(run.history) == 8
 

@@ -321,9 +321,11 @@ class LocalKills:
         resumptions = Record(self._path).config.get("resumptions", [])
         if resumptions and resumptions[-1]["from-round"] < saved:
             raise Wrong(f"it continued after round {resumptions[-1]['from-round']}, and {saved} was saved")
-        lines = [(line["round"], line["joined"], line["failed"]) for line in Record(self._path).history]
+        lines = [
+            (line["round"], line["joined"], line["absent"] + line["failed"]) for line in Record(self._path).history
+        ]
         if lines != [(number, 2, 0) for number in (1, 2, 3)]:
-            raise Wrong(f"its rounds, joined and failed are {lines}")
+            raise Wrong(f"its rounds, joined, and absent or failed are {lines}")
         model = read_safetensors(self._path / MODEL)[0]
         far = max(float(np.abs(model[name] - values).max()) for name, values in expected.items())
         if far > self._CLOSE:

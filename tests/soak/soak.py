@@ -235,6 +235,7 @@ def _judged(
         "faults": {kind: faults.count(kind) for kind in KINDS},
         "joined": sum(line["joined"] for line in history),
         "rounds-with-failures": sum(line["failed"] > 0 for line in history),
+        "rounds-with-absences": sum(line["absent"] > 0 for line in history),
         "rounds-short-of-joiners": sum(line["joined"] < config.clients_per_round for line in history),
         "longest-round": longest,
         "accuracy": history[-1].get("accuracy"),
@@ -257,9 +258,10 @@ def _ours(pid: int, path: Path) -> bool:
 
 
 def _say(kind: str, line: dict[str, Any]) -> None:
-    if kind == "round" and (line["failed"] or line["expected"]):
+    if kind == "round" and (line["failed"] or line["absent"] or line["expected"]):
         found = f", accuracy {line['accuracy']:.3f}" if "accuracy" in line else ""
-        print(f"round {line['round']}: {line['joined']} joined, {line['failed']} failed{found}", flush=True)
+        absent = f"{line['absent']} absent, {line['failed']} failed"
+        print(f"round {line['round']}: {line['joined']} joined, {absent}{found}", flush=True)
 
 
 def main() -> int:

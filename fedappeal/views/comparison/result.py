@@ -13,7 +13,7 @@ from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.record.lines import CONFIG, HISTORY
-from fedappeal.record.reader import Record
+from fedappeal.record.reader import SUMMED, Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.wording import counted, natural_order
 from fedappeal.views.comparison.measures import LATE, Lines, Measure, run_measures
@@ -30,7 +30,7 @@ class HasPath(Protocol):
 
 _COUNTED = ("round", "asked", "joined")
 """What each line of a history counts."""
-_OTHERS_COUNTED = ("sat_out", "left", "failed", "surplus", "evaluated", "expected", "bytes_up", "bytes_down")
+_OTHERS_COUNTED = (*SUMMED[:-1], "surplus", "evaluated", "expected")  # seconds are no count
 """What a line counts besides; runs of earlier versions have not all of these."""
 
 _LARGEST = 1e300

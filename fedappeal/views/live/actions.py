@@ -5,7 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from fedappeal.views.live.settings_file import run_options, settings_files
 
 STOPPED = "stopped"
 _RESUME_WAIT = 300.0
+NOTHING_OFFERED: Mapping[str, Any] = {"stop": False, "resume": False, "extend": False, "commands": [], "files": []}
 _ENDED_EARLY = (FAILED, INTERRUPTED, STOPPED)
 
 
@@ -43,9 +44,10 @@ class ForeignRun:
                 stop = {"what": "stop it", "command": "fedappeal federation stop RUN-ID --superlink HOST:8000"}
             else:
                 stop = {"what": "stop it: Ctrl-C in the terminal where it was started", "command": ""}
-            return _offer(commands=[stop])
+            return {**NOTHING_OFFERED, "commands": [stop]}
         where = " --superlink HOST:8000" if runtime == SUBMITTED else ""
-        return _offer(commands=[_command("continue it", path, where)] if state in _ENDED_EARLY else [])
+        commands = [_command("continue it", path, where)] if state in _ENDED_EARLY else []
+        return {**NOTHING_OFFERED, "commands": commands}
 
     def stop(self, run_id: int) -> str:
         """Stop a run, 0: the one that is shown; return what was done. Raises NotDone."""
@@ -65,7 +67,8 @@ class OwnRun(ForeignRun):
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
         """As in `ForeignRun`."""
-        return _offer(stop=state in (WAITING, RUNNING), commands=[_command("continue it later", path)])
+        later = [_command("continue it later", path)]
+        return {**NOTHING_OFFERED, "stop": state in (WAITING, RUNNING), "commands": later}
 
     def stop(self, run_id: int) -> str:
         """As in `ForeignRun`."""
@@ -95,11 +98,12 @@ class SubmittedRun(ForeignRun):
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
         """As in `ForeignRun`."""
-        resumable, files = state in _ENDED_EARLY and path is not None, settings_files(self.runs)
+        resumable, offer = state in _ENDED_EARLY and path is not None, {**NOTHING_OFFERED}
+        offer["files"] = settings_files(self.runs)
         if resumable and runtime != SUBMITTED:
-            return _offer(commands=[_command("continue it", path)], files=files)
+            return offer | {"commands": [_command("continue it", path)]}
         extensible = runtime == SUBMITTED and path is not None and (resumable or state == FINISHED)
-        return _offer(state in (WAITING, RUNNING), resumable, extend=extensible, files=files)
+        return offer | {"stop": state in (WAITING, RUNNING), "resume": resumable, "extend": extensible}
 
     def stop(self, run_id: int) -> str:
         """As in `ForeignRun`."""
@@ -140,16 +144,6 @@ class SubmittedRun(ForeignRun):
         if done.returncode != 0:
             raise NotDone(last)
         return last
-
-
-def _offer(
-    stop: bool = False,
-    resume: bool = False,
-    commands: Sequence[dict[str, str]] = (),
-    extend: bool = False,
-    files: Sequence[str] = (),
-) -> dict[str, Any]:
-    return {"stop": stop, "resume": resume, "extend": extend, "commands": list(commands), "files": list(files)}
 
 
 def _command(what: str, path: Path | None, more: str = "") -> dict[str, str]:

@@ -44,6 +44,7 @@ STATES: Mapping[str, str] = {
     "registered": "its key is registered; it has never been here",
 }
 """What each state of a client means."""
+_NO_REPLY = ("failed", "absent")
 _OF_DECISION = {"joined": "joined", "sat-out": "sat out", "left": "left", "surplus": "surplus", "refused": "unused"}
 
 
@@ -102,7 +103,7 @@ class Clients:
             if client is None or type(server_round) is not int:
                 continue
             client.recent.append((server_round, word))
-            if word != "failed":
+            if word not in _NO_REPLY:
                 client.answered = server_round
 
     def failed(self, server_round: int, failures: Mapping[str, Any]) -> None:
@@ -162,10 +163,12 @@ class Clients:
             return "left"
         if node is not None and node.status != "online":
             return "away"
-        if last == "failed":
-            if client.reason.startswith(NO_ANSWER):
+        if last in _NO_REPLY:
+            if client.reason.startswith(SLOW_ALONE):
+                return "slow"
+            if last == "absent" or client.reason.startswith(NO_ANSWER):
                 return "silent" if node is None else "resting"
-            return "slow" if client.reason.startswith(SLOW_ALONE) else "failed"
+            return "failed"
         return _OF_DECISION.get(last, last) if last else "enrolled"
 
     def _client(self, name: str) -> _Client | None:

@@ -31,7 +31,7 @@ _KINDS = {
 }
 KINDS = (*_KINDS, OTHER)
 """Kinds of reasons for which a reply is left out or a client refused: few, whatever other parties write."""
-DECISIONS = ("joined", "sat_out", "left", "failed", "surplus")
+DECISIONS = ("joined", "sat_out", "left", "absent", "failed", "surplus")
 _NOWHERE = Path(os.devnull)
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 

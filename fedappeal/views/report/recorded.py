@@ -200,12 +200,9 @@ def _measured(path: Path, run: RecordedRun, names: Mapping[str, str]) -> tuple[i
     for place, client in enumerate(clients):
         loss, score, appealed = (_number(column[place]) if place < len(column) else None for column in columns)
         line = required.get(client, {})
-        measured.append(
-            MeasuredClient(
-                *(names.get(client, client), loss, score, None if appealed is None else bool(appealed)),
-                *(_number(line.get("requirement")), str(line.get("of", ""))),
-            )
-        )
+        met, rho = None if appealed is None else bool(appealed), _number(line.get("requirement"))
+        of = str(line.get("of", ""))
+        measured.append(MeasuredClient(names.get(client, client), loss, score, met, rho, of))
     return int(last.get("round", 0)), measured
 
 

@@ -259,9 +259,9 @@ def _rated(run: RecordedRun) -> list[str]:
 
 def _took_part(run: RecordedRun) -> str:
     totals = Snapshot(rounds=run.lines).totals
-    asked, joined, sat_out, left, failed = (totals[key] for key in ("asked", "joined", "sat_out", "left", "failed"))
-    others = [f"{sat_out:,} were declined"] if sat_out else []
-    others += [f"{failed:,} failed"] if failed else []
+    asked, joined, left = (totals[key] for key in ("asked", "joined", "left"))
+    words = {"sat_out": "were declined", "absent": "had no answer (rest, or out of reach)", "failed": "failed"}
+    others = [f"{totals[key]:,} {what}" for key, what in words.items() if totals[key]]
     others += [f"{counted(left, 'client')} left for good" if left else "no client left"]
     served = next((float(line["served"]) for line in reversed(run.lines) if line.get("served") is not None), None)
     text = f"Of {asked:,} requests to train {joined:,} were joined; {', '.join(others)}."

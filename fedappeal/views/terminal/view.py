@@ -18,7 +18,7 @@ from fedappeal.system.wording import counted
 from fedappeal.tasks.labelled import NaturalTask, PartitionedTask
 from fedappeal.views.terminal.shown import Part, as_json, line_of, say
 
-_SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
+_SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "absent": "z", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
 _COLUMNS = "served: as well as by their own model, on test data; preferred: by the model that each prefers"
 _MOST_NAMED = 3

@@ -16,8 +16,8 @@ from fedappeal.protocol.packing import Allowance, content_bytes
 from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT, SURVEY, Addressed, Channel, Exchange
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.round import Instructions, Reply, Round, RoundRecord, claim, unexpected
-from strategies.rounds.sums.weighted_sum import NotFinite, Refused
+from strategies.rounds.round import ABSENT, Instructions, Reply, Round, RoundRecord, claim, unexpected
+from strategies.rounds.sums.weighted_sum import NoAnswer, NotFinite, Refused
 
 
 def train_messages(
@@ -102,14 +102,14 @@ def train_replies(
                 break
             reached, unreached = exchange.send(messages)
             for member in unreached:
-                record.fail(member.client_id, NOT_SENT)
+                record.fail(member.client_id, NOT_SENT, ABSENT)
             if any(exchange.waits_for(member) for member in reached):
                 expected += len(reached)
         if not exchange.open:
             break
         yield from exchange.poll(window=wanted - record.count("joined"))
     for member, reason in exchange.close():
-        record.fail(member.client_id, reason)
+        record.fail(member.client_id, reason, ABSENT)
     record.count_traffic(exchange.bytes_up, exchange.bytes_down)
 
 
@@ -195,7 +195,8 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
 def _content(message: Message) -> MetricRecord:
     if message.has_error():
         reason = one_line(message.error.reason or "")  # it is the client's text
-        raise Refused(reason or f"error code {message.error.code}")
+        refused = NoAnswer if is_from_superlink(message) else Refused
+        raise refused(reason or f"error code {message.error.code}")
     if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
     for key, value in metrics.items():

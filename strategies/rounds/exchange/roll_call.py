@@ -62,8 +62,8 @@ class Calls:
     places: int = 0
     pending: dict[str, Call] = field(default_factory=dict)
     _called: dict[int, str] = field(default_factory=dict)
-    _failed: dict[int, int] = field(default_factory=dict)
-    _due: dict[int, float] = field(default_factory=dict)
+    _failed: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By node: how often, and until when it is not called."""
 
     def expire(self, now: float) -> None:
         """Give up the calls whose time is over: those nodes are called again."""
@@ -75,7 +75,7 @@ class Calls:
     def due(self, online: Iterable[ConnectedNode], now: float, ttl: float) -> list[Call]:
         """Return the calls to make now, to nodes that are online, in their order."""
         fresh = [node for node in online if node.node_id not in self._called]
-        fresh = [node for node in fresh if now >= self._due.get(node.node_id, now)]
+        fresh = [node for node in fresh if now >= self._failed.get(node.node_id, (0, now))[1]]
         if self.places and any(node.real for node in fresh):
             unanswered = sum(now < call.sent + AT_ONCE for call in self.pending.values())
             fresh = fresh[: max(0, max(self.places, FEW) - unanswered)]
@@ -101,15 +101,14 @@ class Calls:
 
     def failed(self, node_id: int, now: float) -> tuple[int, float]:
         """Pause the calls to a node; return how often it has failed, and the pause in seconds."""
-        times = self._failed[node_id] = self._failed.get(node_id, 0) + 1
+        times = self._failed.get(node_id, (0, now))[0] + 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(times - 1, 30))
-        self._due[node_id] = now + pause
+        self._failed[node_id] = times, now + pause
         return times, pause
 
     def succeeded(self, node_id: int) -> None:
         """Forget how often a node has failed."""
         self._failed.pop(node_id, None)
-        self._due.pop(node_id, None)
 
 
 SETTLED = 5.0

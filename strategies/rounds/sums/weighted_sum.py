@@ -34,6 +34,10 @@ class NotFinite(Refused):
     """A reply that is left out for a value that is not finite."""
 
 
+class NoAnswer(Refused):
+    """The SuperLink's word in place of a reply: the client gave none."""
+
+
 FOLDED_AT_ONCE = 64 << 20
 """Bytes of models that wait where they were trained until they are added up there."""
 

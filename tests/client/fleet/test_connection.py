@@ -89,6 +89,9 @@ def test_a_node_comes_online_anew_and_stays_the_same_node(run: Any, fleet: Fleet
     fleet.come_online_anew()
     second = run.activated(fleet.node_id)
     fleet._fleet.deactivate(fleet.node_id)  # as by an attempt whose answer was lost
+    with pytest.raises(NotConnected):
+        fleet.come_online_anew()
+    assert fleet._fleet.heartbeat(fleet.node_id, 10.0)  # as the thread does it every 7 seconds
     fleet.come_online_anew()
     assert "" < first < second < run.activated(fleet.node_id)
     sent = run.push(fleet.node_id)

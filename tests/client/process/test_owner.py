@@ -78,7 +78,7 @@ def test_reset_brings_back_a_client_that_left_and_keeps_the_rest(folder: Path) -
     store = DiskStore(folder)
     run = store.read("run-abc")
     assert run is not None
-    assert dict(run.values) == {"requirement": "requirement-1", "left-round": 0}
+    assert dict(run.values) == {"requirement": "requirement-1", "left-round": 0, "goodwill-spent": ""}
     assert store.names() == [
         "identity",
         "preferred",
@@ -115,14 +115,26 @@ def test_a_folder_without_a_client_is_one_line(tmp_path: Path) -> None:
 def test_an_owner_leaves_a_run_for_good_and_can_take_it_back(folder: Path) -> None:
     store = DiskStore(folder)
     assert not RunMemory(store, "def").has_left(1)
-    assert leave(folder, "def") == "1 run left for good; `fedappeal client reset` takes that back"
+    assert leave(folder, "def") == "1 run left for good (def); `fedappeal client reset` takes that back"
     assert RunMemory(store, "def").has_left(1), "a running client reads it with its next message"
     assert "run        def: left for good, as its owner said" in describe(folder)
     RunMemory(store, "def").requirement = "requirement-1"
     assert RunMemory(store, "def").has_left(1), "what the client writes meanwhile changes nothing"
     assert reset(folder).startswith("back: not paused, 2 runs can be joined again")
     assert not RunMemory(store, "def").has_left(1)
-    assert leave(folder, None).startswith("2 runs left for good")
+    assert leave(folder, None).startswith("2 runs left for good (abc, def)")
+
+
+def test_leaving_all_runs_counts_those_that_go_on_and_leaves_those_that_may_be_continued(folder: Path) -> None:
+    activity = Activity(folder)
+    for key in ("abc", "def"):
+        activity.answered(key, {}, done="joined", server_round=1)
+    activity.end("def", "stopped")
+    assert leave(folder, None).startswith("1 run left for good (abc); ")
+    assert all(RunMemory(DiskStore(folder), key).has_left(1) for key in ("abc", "def"))
+    activity.end("abc", "over")
+    assert leave(folder, None).startswith("0 runs left for good (none that goes on); ")
+    assert leave(folder, "def").startswith("1 run left for good (def); ")
 
 
 def test_a_run_that_is_not_there_cannot_be_left(folder: Path) -> None:

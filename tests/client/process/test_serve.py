@@ -133,12 +133,16 @@ def test_it_rests_outside_of_its_hours_and_comes_back(
     state, now = tmp_path / "state", time.localtime()
     client = start_client(superlink.fleet_address, state)
     node = client.connected()
+    run.ask(node, **{"server-round": 3})
+    client.wait_for("round 3: joined")
     closed = f"{(now.tm_hour + 2) % 24}-{(now.tm_hour + 3) % 24}"
     write_limits(state, Limits(hours=closed))
     client.wait_for(f"paused: hours = {closed}")
     sent = run.push(node)
     assert run.pull(sent, deadline=1.0) is None
     assert node in run.nodes()
+    [did] = Activity(state).runs().values()
+    assert [(d.server_round, d.what, d.why) for d in did.decisions[1:]] == [(3, "rested", f"hours = {closed}")]
     write_limits(state, Limits())
     client.wait_for("resumed")
     assert run.pull(sent)["model"] is not None

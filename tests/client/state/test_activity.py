@@ -45,6 +45,31 @@ def test_answers_are_added_up_by_run(tmp_path: Path) -> None:
     assert runs["b"].done == {"failed": 1}
 
 
+def test_a_rest_stands_among_the_decisions_of_each_run_that_may_ask_again(tmp_path: Path) -> None:
+    clock = Clock()
+    activity = Activity(tmp_path, clock)
+    activity.rested("hours = 22-6")
+    assert not (tmp_path / ACTIVITY).exists(), "no run, nothing to say"
+    for key, decided in (("a", "joined"), ("b", "sat out"), ("c", "left for good"), ("d", "joined")):
+        activity.answered(key, RUN, server_round=7, decided=(decided, "why"))
+    activity.end("d", "over")
+    for reason in ("hours = 22-6", "mains-only: the device is on battery"):
+        clock.now += 60
+        activity.rested(reason)
+    activity.answered("b", RUN, server_round=9, decided=("joined", "why"))
+    decisions = {
+        key: [(d.server_round, d.what, d.why) for d in run.decisions] for key, run in activity.runs().items()
+    }
+    rest = (7, "rested", "mains-only: the device is on battery")
+    assert decisions == {
+        "a": [(7, "joined", "why"), rest],
+        "b": [(7, "sat out", "why"), rest, (9, "joined", "why")],
+        "c": [(7, "left for good", "why")],
+        "d": [(7, "joined", "why")],
+    }
+    assert activity.runs()["a"].decisions[-1].at == clock.now
+
+
 def test_an_owner_reads_it_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.localtime", lambda seconds: __import__("time").gmtime(seconds))
     clock = Clock()

@@ -249,7 +249,7 @@ def test_updates_that_match_are_lost_where_no_priority_client_comes_back() -> No
         strategy = FedALIGN(epsilon=9, warmup_rounds=0, max_non_priority_weight=most)
         _, watch = run(strategy, grid_of(*clients), 1)
         assert watch.models == [[0.0]]
-        assert watch.records[0].decisions == {"a": "failed", "b": "refused"}
+        assert watch.records[0].decisions == {"a": "absent", "b": "refused"}
         assert counts(watch.records[0]) == (0, 0, 0, 1)
 
 

@@ -36,7 +36,7 @@ def test_after_the_deadline_a_round_goes_on_with_those_who_answered() -> None:
     grid = delayed(trio(), {(12, 1): 1000.0})
     _, watch = run(FedAvg(round_timeout=60.0), grid, 1)
     (record,) = watch.records
-    assert record.decisions == {"c0": "joined", "c1": "joined", "c2": "failed"}
+    assert record.decisions == {"c0": "joined", "c1": "joined", "c2": "absent"}
     assert record.failures == {"c2": NO_ANSWER}
     assert watch.models == [[1.5]]
     assert 60.0 <= record.seconds < 60.5
@@ -45,7 +45,7 @@ def test_after_the_deadline_a_round_goes_on_with_those_who_answered() -> None:
 def test_an_absent_client_is_asked_but_not_waited_for() -> None:
     grid = delayed(trio(), {(12, r): 1000.0 for r in (1, 2, 3)})
     _, watch = run(FedAvg(round_timeout=60.0, evaluate_every=0), grid, 3)
-    assert became(watch.records, "c2") == ["failed"] * 3
+    assert became(watch.records, "c2") == ["absent"] * 3
     assert [12 in grid.asked(r) for r in (1, 2, 3)] == [True] * 3
     assert [r.seconds < 1.0 for r in watch.records] == [False, True, True]
 
@@ -55,7 +55,7 @@ def test_a_client_that_answers_again_is_waited_for_again() -> None:
     # round 2 at 115, which is waited for, and round 3 after 30 s.
     delays = {(12, 1): 100.0, (10, 2): 50.0, (12, 2): 55.0, (12, 3): 30.0}
     _, watch = run(FedAvg(round_timeout=60.0), delayed(trio(), delays), 3)
-    assert became(watch.records, "c2") == ["failed", "joined", "joined"]
+    assert became(watch.records, "c2") == ["absent", "joined", "joined"]
     assert [r.seconds for r in watch.records] == pytest.approx([60, 55, 30], abs=0.5)
     assert watch.models[0] == [1.5]
 
@@ -63,7 +63,7 @@ def test_a_client_that_answers_again_is_waited_for_again() -> None:
 def test_an_answer_to_the_evaluation_counts_as_an_answer() -> None:
     grid = delayed(trio(), {(12, 1): 1000.0, (12, 2): 30.0})
     _, watch = run(FedAvg(round_timeout=60.0), grid, 2)
-    assert became(watch.records, "c2") == ["failed", "joined"]
+    assert became(watch.records, "c2") == ["absent", "joined"]
     assert watch.records[1].seconds == pytest.approx(30, abs=0.5)
 
 
@@ -83,7 +83,7 @@ def test_at_the_deadline_those_behind_a_silent_client_count_in_their_order() -> 
     grid = MemoryGrid({10 + k: clients[name] for k, name in enumerate(names)})
     grid.backwards = True
     _, watch = run(FedAvg(clients_per_round=2, seed=0), grid, 1)
-    what = ["sat-out", "sat-out", "failed", "joined", "joined", "surplus"]
+    what = ["sat-out", "sat-out", "absent", "joined", "joined", "surplus"]
     assert watch.records[0].decisions == dict(zip(order, what, strict=True))
 
 
@@ -107,7 +107,7 @@ def test_an_absent_client_has_as_long_to_answer_as_the_others_of_its_wave() -> N
     strategy = FedAvg(round_timeout=60.0, evaluate_every=0, seed=0)
     watch = Watch(before={2: lambda: ask_fewer(strategy, 3)})
     _, watch = run(strategy, grid, 2, watch)
-    assert became(watch.records, order[1][0]) == ["failed", "joined"]
+    assert became(watch.records, order[1][0]) == ["absent", "joined"]
     # It is back within the time that the other two of the wave take: nobody is asked in its place.
     assert len(grid.asked(2)) == 3
 
@@ -119,15 +119,15 @@ def test_where_all_of_a_wave_are_absent_the_next_is_asked_at_once() -> None:
     strategy = FedAvg(round_timeout=60.0, evaluate_every=0, seed=0)
     watch = Watch(before={2: lambda: ask_fewer(strategy, 2)})
     _, watch = run(strategy, grid, 2, watch)
-    what = ["failed", "failed", "joined", "joined", "surplus", "surplus"]
+    what = ["absent", "absent", "joined", "joined", "surplus", "surplus"]
     assert watch.records[1].decisions == dict(zip(order, what, strict=True))
     assert watch.records[1].seconds < 1.0
 
 
-def test_a_client_that_cannot_be_reached_has_failed() -> None:
+def test_a_client_that_cannot_be_reached_is_absent() -> None:
     grid = trio()
     _, watch = run(FedAvg(), grid, 2, Watch(before={2: lambda: grid.unreachable.add(11)}))
-    assert became(watch.records, "c1") == ["joined", "failed"]
+    assert became(watch.records, "c1") == ["joined", "absent"]
     assert watch.records[1].failures == {"c1": NOT_SENT}
 
 

@@ -94,7 +94,7 @@ def test_one_silent_client_does_not_use_up_the_round() -> None:
     _, watch = run(strategy, grid, 2)
     first, second = watch.records
     assert {k: v for k, v in first.decisions.items() if k != "b"} == {"a": "joined", "c": "joined"}
-    assert first.decisions["b"] == "failed"
+    assert first.decisions["b"] == "absent"
     assert first.seconds == pytest.approx(30.0, abs=0.5), "half of the deadline is the survey's"
     questions = [m for r in (1, 2) for m in grid.sent("evaluate", r)[:3]]  # the end of the run asks once more
     assert [m.metadata.ttl for m in questions] == pytest.approx([30.0] * 6)
@@ -248,4 +248,4 @@ def test_a_strategy_or_a_run_may_do_without_a_second_wave(
     run(Once(clients_per_round=2, evaluate_every=0, ask_on=ask_on), grid, 1, watch)
     (record,) = watch.records
     assert len(record.decisions) == asked
-    assert set(record.decisions.values()) == {"failed" if silent else "sat-out"}
+    assert set(record.decisions.values()) == {"absent" if silent else "sat-out"}

@@ -107,7 +107,11 @@ def test_only_the_clients_own_reply_ends_an_absence(code: int) -> None:
     grid.delay = delay
     _, watch = run(FedAvg(round_timeout=60.0, evaluate_every=0), grid, 3)
     back = code in FROM_CLIENT
-    assert [r.decisions["c2"] for r in watch.records] == ["failed", "failed", "joined" if back else "failed"]
+    became = [record.decisions["c2"] for record in watch.records]
+    assert became == (["absent", "failed", "joined"] if back else ["absent"] * 3)
+    assert [(line["absent"], line["failed"]) for line in (record.as_line() for record in watch.records)] == (
+        [(1, 0), (0, 1), (0, 0)] if back else [(1, 0)] * 3
+    )
     assert watch.records[1].failures == {"c2": "not now"}
     assert watch.records[2].seconds == pytest.approx(30.0 if back else 0.0, abs=0.5)
 

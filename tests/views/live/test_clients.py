@@ -50,7 +50,12 @@ def test_names_of_clients_are_the_superlinks_where_they_are_no_other_clients() -
         ("refused", "", "online", "unused"),
         ("left", "", "online", "left"),
         ("left", "", "offline", "left"),
-        ("failed", NO_ANSWER, "online", "resting"),
+        ("failed", NO_ANSWER, "online", "resting"),  # as earlier versions wrote it
+        ("absent", NO_ANSWER, "online", "resting"),
+        ("absent", "the message could not be sent", "online", "resting"),
+        ("absent", NO_ANSWER, "", "silent"),
+        ("absent", NO_ANSWER, "offline", "away"),
+        ("absent", f"{SLOW_ALONE}: not waited for after 3.0 s", "online", "slow"),
         ("failed", "Error: Message Unavailable - The requested message could not be found", "online", "resting"),
         ("failed", NO_ANSWER, "", "silent"),
         ("failed", NO_ANSWER, "offline", "away"),

@@ -46,7 +46,7 @@ function roundRow(line, columns) {
 }
 
 const SIGNS = { "joined": ["●", "good"], "sat-out": ["○", ""], "left": ["×", "odd"], "failed": ["!", "bad"],
-  "surplus": ["+", ""], "refused": ["-", "odd"] };
+  "absent": ["z", "odd"], "surplus": ["+", ""], "refused": ["-", "odd"] };
 const CLASSES = { joined: "good", resting: "odd", silent: "odd", slow: "odd", failed: "bad", away: "bad", left: "odd" };
 
 function strip(decisions) {

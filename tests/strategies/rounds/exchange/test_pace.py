@@ -126,7 +126,7 @@ def test_training_just_before_each_deadline_costs_two_rounds() -> None:
     assert [record.seconds > 50 for record in records] == [True, True, *[False] * 4]
     assert all(record.seconds < 3.5 for record in records[2:])
     assert records[2].failures == {"c2": "slow alone: not waited for after 2.1 s, 3 times the median of the others"}
-    assert [record.decisions["c2"] for record in records] == ["joined", "joined", *["failed"] * 4]
+    assert [record.decisions["c2"] for record in records] == ["joined", "joined", *["absent"] * 4]
 
 
 def test_evaluations_count_as_well_and_say_why_one_is_missing() -> None:
