@@ -3,7 +3,9 @@
 import gc
 import os
 import signal
+from functools import cache
 
+import typer.main
 from hypothesis import settings
 
 # Before torch is imported; processes that tests start inherit both. Threads that wait leave the processor to others.
@@ -17,6 +19,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # What a test writes need not outlast a power failure: waiting for the disk took a third of many a test's time.
 setattr(os, "fsync", lambda file: None)  # noqa: B010
+# Each call of the command's `main` makes all options of all commands anew, which takes 40 ms.
+typer.main.get_command = cache(typer.main.get_command)
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,7 @@ during the start, or other users start fresh processes instead. All workers of p
 import atexit
 import contextlib
 import errno
+import fcntl
 import functools
 import gc
 import importlib
@@ -19,6 +20,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -27,6 +29,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from multiprocessing import context, popen_spawn_posix, util
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -48,8 +51,13 @@ _IMPORTED = (
     *("client.app", "client.process.serve", "client.process.fork_server"),
 )
 """What programs need. None of it starts a thread or opens a connection when it is imported."""
-_STARTING = ("fedappeal.federation.superlink", "fedappeal.runs.launch.clients")
+_STARTING = (
+    *("fedappeal.federation.superlink", "fedappeal.runs.launch.clients", "flwr.superlink.cli.flower_superlink"),
+    *("flwr.supernode.start_client_internal", "flwr.supercore.superexec.executor.subprocess_executor"),
+)
 """Modules whose processes are forked from the warm one, where a forked program starts them."""
+_TIED = [sys.executable, "-P", "-m", end_with_parent.__module__]
+"""What stands before the process id of the process with which a program ends, and the program."""
 _ADDRESS = "FEDAPPEAL_TESTS_WARM"
 """Variable by which a forked program finds the warm process."""
 _DEFAULT = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
@@ -58,25 +66,25 @@ _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
 class WarmPopen(subprocess.Popen[Any]):
-    """A `subprocess.Popen` that forks its program from the warm process, where it is this Python's or `fedappeal`."""
+    """A `subprocess.Popen` that forks its program from the warm process, where it is this Python's."""
 
     _connection: socket.socket | None = None
     _status: int | None = None
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         options = dict(zip(_EXECUTE, rest, strict=True))
-        program = None if isinstance(args, str) or options["pass_fds"] else _program([str(word) for word in args])
+        env = dict(os.environ if options["env"] is None else options["env"])
+        words = [] if isinstance(args, str) else [*map(str, args)]
+        tied = words[:4] == _TIED
+        program = _program(words[5:] if tied else words, env)
         if program is None:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         files = [options[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        request = {
-            "program": program,
-            "cwd": str(options["cwd"] or os.getcwd()),
-            "env": dict(os.environ if options["env"] is None else options["env"]),
-        }
-        self._connection = _ask(request, [number if file == -1 else file for number, file in enumerate(files)])
-        [self.pid] = struct.unpack("i", self._connection.recv(4))
+        files = [*(number if file == -1 else file for number, file in enumerate(files)), *options["pass_fds"]]
+        request = {"program": program, "cwd": str(options["cwd"] or os.getcwd()), "env": env}
+        self._connection = _ask({**request, "files": options["pass_fds"], "tied": tied}, files)
+        self.pid = _int(self._connection.recv(4))
         self._child_created = True
         self._close_pipe_fds(*(options[name] for name in _PIPES))  # type: ignore[attr-defined]
 
@@ -84,13 +92,8 @@ class WarmPopen(subprocess.Popen[Any]):
         if self._connection is None:
             return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
         if self._status is None:
-            if wait_flags & os.WNOHANG and not select.select([self._connection], [], [], 0)[0]:
-                return 0, 0
-            status = self._connection.recv(4)
-            # Without an answer the warm process has ended, and all that it forked with it.
-            self._status = struct.unpack("i", status)[0] if status else signal.SIGKILL.value
-            self._connection.close()
-        return self.pid, self._status
+            self._status = _status(self._connection, wait_flags)
+        return (0, 0) if self._status is None else (self.pid, self._status)
 
     def _internal_poll(self, *state: Any, **named: Any) -> int | None:
         if self._connection is None:
@@ -130,12 +133,58 @@ def warm_superlinks() -> Iterator[None]:
         yield
 
 
-def _program(words: list[str]) -> list[str] | None:
-    """Return the options of Python that a command stands for; None: it is another program."""
+class WarmSpawn(popen_spawn_posix.Popen):
+    """A process of the method "spawn" of `multiprocessing`, forked from the warm process."""
+
+    def _launch(self, process_obj: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(util, "spawnv_passfds", self._fork)
+            super()._launch(process_obj)
+
+    def _fork(self, _: Any, command: list[str], files: list[int]) -> int:
+        program = command[command.index("-c") :]
+        request = {"program": program, "cwd": os.getcwd(), "env": dict(os.environ), "files": list(files)}
+        self._connection = _ask(request, [0, 1, 2, *files])
+        return _int(self._connection.recv(4))
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        if self.returncode is None and (status := _status(self._connection, flag)) is not None:
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+@contextlib.contextmanager
+def warm_spawn() -> Iterator[None]:
+    """Fork processes, which `multiprocessing` spawns in this block, from the warm process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context.SpawnProcess, "_Popen", staticmethod(WarmSpawn))
+        yield
+
+
+def _int(sent: bytes) -> int:
+    return int.from_bytes(sent, sys.byteorder, signed=True)
+
+
+def _status(connection: socket.socket, flags: int) -> int | None:
+    """Return with which status a forked process ended; None: it runs."""
+    if flags & os.WNOHANG and not select.select([connection], [], [], 0)[0]:
+        return None
+    status = connection.recv(4)
+    connection.close()
+    # Without an answer the warm process has ended, and all that it forked with it.
+    return _int(status) if status else signal.SIGKILL.value
+
+
+def _program(words: list[str], env: dict[str, str]) -> list[str] | None:
+    """Return the options of Python that a command stands for; None: it is no program of this Python's."""
+    program = shutil.which(words[0], path=env.get("PATH")) if words else None
     python = Path(sys.executable)
-    if words[0] == str(python.with_name("fedappeal")):
-        return ["-P", "-m", "fedappeal.cli.main", *words[1:]]
-    return words[1:] if words[0] == str(python) else None
+    if program == str(python):
+        return [word for word in words[1:] if not word.startswith("-X")]
+    if program is None or Path(program).parent != python.parent:
+        return None
+    with open(program, "rb") as file:
+        return ["-P", program, *words[1:]] if file.readline() == f"#!{python}\n".encode() else None
 
 
 def _ask(request: dict[str, Any], files: list[int]) -> socket.socket:
@@ -181,6 +230,8 @@ def serve(listener: socket.socket, owner: int) -> None:
         importlib.import_module(name)
     for name in _STARTING:
         importlib.import_module(name).subprocess = WARM  # type: ignore[attr-defined]
+    importlib.import_module("fedappeal.flower.superlink.superexec").Popen = WarmPopen  # type: ignore[attr-defined]
+    context.SpawnProcess._Popen = staticmethod(WarmSpawn)  # type: ignore[assignment]
     os.environ[_ADDRESS] = listener.getsockname()[1:].decode()
     setattr(os, "fsync", lambda file: None)  # noqa: B010 # as in conftest.py
     gc.collect()
@@ -190,15 +241,19 @@ def serve(listener: socket.socket, owner: int) -> None:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wakeup)
     asked_by: dict[int, socket.socket] = {}
+    tied = dict[int, socket.socket]()
     while Path(f"/proc/{owner}").exists():
-        ready, _, _ = select.select([listener, ended], [], [], 1.0)
+        ready, _, _ = select.select([listener, ended, *tied.values()], [], [], 1.0)
+        for pid in [pid for pid, connection in tied.items() if connection in ready]:  # its other end was closed
+            os.kill(pid, signal.SIGKILL)
+            del tied[pid]
         if listener in ready:
             connection, _ = listener.accept()
             _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             if uid != os.geteuid():
                 connection.close()
                 continue
-            header, files, _, _ = socket.recv_fds(connection, 4, 3)
+            header, files, _, _ = socket.recv_fds(connection, 4, 16)
             with connection.makefile("rb") as stream:
                 request = json.loads(stream.read(struct.unpack("i", header)[0]))
             pid = os.fork()
@@ -208,20 +263,28 @@ def serve(listener: socket.socket, owner: int) -> None:
                 os.close(file)
             connection.sendall(struct.pack("i", pid))
             asked_by[pid] = connection
+            if request.get("tied"):
+                tied[pid] = connection
         if ended in ready:
             os.read(ended, 1024)
             for pid in list(asked_by):
-                if (told := os.waitpid(pid, os.WNOHANG))[0]:
+                if (end := os.waitpid(pid, os.WNOHANG))[0]:
+                    tied.pop(pid, None)
                     with asked_by.pop(pid) as connection, contextlib.suppress(BrokenPipeError):
-                        connection.sendall(struct.pack("i", told[1]))
+                        connection.sendall(struct.pack("i", end[1]))
 
 
 def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     """Be the program of a request, in a process just forked."""
     parent = os.getppid()
-    for number, file in enumerate(files):
+    numbers = [0, 1, 2, *request.get("files", [])]
+    # First out of the way: a file may have come under the number of another.
+    aside = [fcntl.fcntl(file, fcntl.F_DUPFD, max(numbers) + 1) for file in files]
+    for number, file in zip(numbers, aside, strict=True):
         os.dup2(file, number)
-    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    for number in set(map(int, os.listdir("/proc/self/fd"))).difference(numbers):
+        with contextlib.suppress(OSError):  # the folder was one of them
+            os.close(number)
     signal.set_wakeup_fd(-1)
     for number in _DEFAULT:
         signal.signal(number, signal.SIG_DFL)
@@ -267,6 +330,7 @@ def _run_python(words: list[str]) -> None:
         sys.path[:0] = [] if safe else [os.getcwd() if words[0] == "-m" else ""]
         sys.argv[:] = [words[0], *words[2:]]
         if words[0] == "-m":
+            Path("/proc/self/comm").write_text(words[1].rpartition(".")[2])  # the name by which it is seen
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
             return
         main = sys.modules["__main__"] = ModuleType("__main__")

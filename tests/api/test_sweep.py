@@ -1,7 +1,6 @@
 """Sweeps from a program: what is swept, how runs are told apart, in this process and in others."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import fedappeal
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, MaxFL
+from tests import warm
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs
 
 __all__ = ["in_folder"]
@@ -129,7 +129,8 @@ def test_processes_give_what_this_one_gives() -> None:
     data = [((torch.ones(4, 6), torch.tensor([0, 1, 0, 1])),) * 2, *pairs(3)]
     common: dict[str, Any] = {"data": data, "model": Net, "seed": range(2), **QUICK}
     here = fedappeal.sweep(MaxFL(server_lr=0.5), **common)
-    there = fedappeal.sweep(MaxFL(server_lr=0.5), jobs=2, **common)
+    with warm.warm_spawn():
+        there = fedappeal.sweep(MaxFL(server_lr=0.5), jobs=2, **common)
     assert [losses(run) for run in there] == [losses(run) for run in here]
     assert isinstance(there[1].model(), Net)
     assert [Record(run.path).config["given"] for run in there] == [Record(run.path).config["given"] for run in here]
@@ -147,6 +148,6 @@ try:
 except fedappeal.ConfigError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = warm.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("jobs > 1 is not allowed with Mine: other processes do not see"), done.stderr
     assert len(done.stdout.splitlines()) == 1

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import grpc
@@ -130,7 +131,7 @@ def test_a_replicas_owner_says_in_the_environment_what_it_allows_and_how_it_deci
     environment["LIMITS"] = "max-steps=2000 min-batch=4"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    command = typer.main.get_command(client_app)
+    command = deepcopy(typer.main.get_command(client_app))
     take_variables(command)
     said = command.make_context("client", []).params
     unset = typer.main.get_command(client_app).make_context("client", []).params

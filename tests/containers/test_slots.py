@@ -1,15 +1,14 @@
 """Replicas that are all alike become clients of their own: by the first slot that no other replica holds."""
 
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 from fedappeal.containers.replica import claimed, held
+from tests.warm import WarmPopen
 
-ROOT = Path(__file__).parents[2]
 REPLICA = """
 import sys, time
 from pathlib import Path
@@ -20,21 +19,16 @@ with claimed(Path(sys.argv[1])) as slot:
 """
 
 
-def replica(folder: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", REPLICA, str(folder)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+def replica(folder: Path) -> WarmPopen:
+    return WarmPopen([sys.executable, "-c", REPLICA, str(folder)], stdout=PIPE, text=True)
 
 
-def number(process: "subprocess.Popen[str]") -> int:
+def number(process: WarmPopen) -> int:
     assert process.stdout is not None
     return int(process.stdout.readline())
 
 
-def kill(process: "subprocess.Popen[str]") -> None:
+def kill(process: WarmPopen) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
 

@@ -31,7 +31,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_each_block_runs_after_those_before_it(number: int, program: ModuleType) -> None:
-    code, name = BLOCKS[number], f"<block {number}>"
+    code, name = BLOCKS[number].replace("seed=range(5)", "seed=range(2)"), f"<block {number}>"
     linecache.cache[name] = (
         len(code),
         None,

@@ -8,6 +8,7 @@ import pytest
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.run_notebook import executed
 from tests.later import Later
+from tests.warm import WarmPopen
 
 nbformat = Later("nbformat")
 
@@ -23,6 +24,7 @@ def shown(notebook: Any) -> list[list[tuple[str, list[str]]]]:
 def test_it_runs_and_shows_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / ".ipython"))
+    monkeypatch.setattr("jupyter_client.launcher.Popen", WarmPopen)
     folder = tmp_path / "empty"
     folder.mkdir()
     found = executed(NOTEBOOK, folder)

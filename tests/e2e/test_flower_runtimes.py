@@ -21,10 +21,11 @@ from fedappeal.settings.config import RunConfig
 from strategies.rounds.exchange.exchange import SLOW_ALONE
 from tests.docs.pages import write_plugins
 from tests.e2e.conftest import BIN, ROOT, Marked, each
-from tests.federation.conftest import Federation
+from tests.federation.conftest import Federation, warm
 from tests.federation.test_remote import server_app, wait_until, waiting
 from tests.warm import warm_superlinks
 
+__all__ = ["warm"]
 pytestmark = pytest.mark.e2e
 
 
@@ -145,7 +146,7 @@ def flwr_run(marked: Marked, control_address: str, *options: str) -> str:
     (marked.home / "config.toml").write_text(
         f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{control_address}"\ninsecure = true\n'
     )
-    done = marked.run(str(BIN / "flwr"), "run", str(ROOT), "mine", "--stream", *options)
+    done = marked.run(str(BIN / "flwr"), "run", str(ROOT), "mine", "--stream", *options, warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -153,7 +154,8 @@ def flwr_run(marked: Marked, control_address: str, *options: str) -> str:
 @pytest.mark.parametrize("programs", PROGRAMS)
 def test_flwr_run_with_all_clients_over_http(marked: Marked, tmp_path: Path, programs: list[Path]) -> None:
     """Stock SuperNodes and clients of either version at the port that serves the Fleet API over HTTP alone."""
-    with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}, http=True) as superlink:
+    environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=True) as superlink:
         number = len(programs) + SUPERNODE_SPEAKS_HTTP
         nodes = Nodes(marked, tmp_path, number)
         for folder in programs:
@@ -168,6 +170,7 @@ def test_flwr_run_with_all_clients_over_http(marked: Marked, tmp_path: Path, pro
     check_rounds(folder, number)
 
 
+@pytest.mark.usefixtures("warm")
 def test_over_http_with_keys_each_part_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
     federation = Federation(tmp_path, http=True)
     folder, log = tmp_path / "run", tmp_path / "log"
@@ -211,6 +214,7 @@ def test_long_lived_clients_join_a_stock_superlink(
         *("--host", "127.0.0.1", "--port", port),
         log=tmp_path / "superlink.log",
         env={GRPC_FLEET: "1"},
+        warm=True,
     )
     deadline = time.monotonic() + 60
     while socket.socket().connect_ex(("127.0.0.1", int(port))) != 0:

@@ -64,6 +64,7 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
                 *("--port", str(free_port()), "--node-config", f"partition-id={k} num-partitions=2"),
                 log=tmp_path / f"supernode{k}.log",
                 env=env,
+                warm=True,
             )
             for k in range(2)
         ]

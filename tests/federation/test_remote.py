@@ -61,16 +61,16 @@ def waiting(federation: Federation, log: Path, *options: str) -> "subprocess.Pop
         )
 
 
-def _runs_a_server_app(process: psutil.Process) -> bool:
+def _runs_a_server_app(process: psutil.Process, folder: Path) -> bool:
     try:
-        return any("serverapp" in part for part in process.cmdline())
+        return process.name() == "serverapp" and process.cwd() == str(folder)
     except psutil.Error:  # one that has just ended
         return False
 
 
 def server_app(federation: Federation) -> psutil.Process:
-    below = psutil.Process(federation.superlink.pid).children(recursive=True)
-    return next(p for p in below if _runs_a_server_app(p))
+    """The forked ServerApp of a SuperLink, in whose folder it runs."""
+    return next(p for p in psutil.process_iter() if _runs_a_server_app(p, federation.superlink.folder))
 
 
 def run_id(log: Path) -> str:

@@ -17,8 +17,8 @@ def _move(folder: Path, times: int) -> None:
 
 
 def test_two_processes_lose_no_count(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    both = [spawn.Process(target=_move, args=(tmp_path, 300)) for _ in range(2)]
+    fork = multiprocessing.get_context("fork")
+    both = [fork.Process(target=_move, args=(tmp_path, 300)) for _ in range(2)]
     for each in both:
         each.start()
     for each in both:

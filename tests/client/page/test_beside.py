@@ -23,7 +23,9 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.system.locks import only_process
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard
-from tests.views.live.browser import browser, needs_chromium, picture
+from tests.views.live.browser import chromium, needs_chromium, new_page, picture
+
+__all__ = ["chromium"]
 
 MARKUP = "<img src=x onerror=alert(1)>"
 RUN = {"strategy": "maxfl", "task": "digits"}
@@ -69,10 +71,10 @@ def remember(folder: Path) -> None:
 
 @contextmanager
 def visiting(
-    folder: Path, capfd: pytest.CaptureFixture[str], limits: str = "", **how: Any
+    chromium: Any, folder: Path, capfd: pytest.CaptureFixture[str], limits: str = "", **how: Any
 ) -> Iterator[tuple[Any, Any, str]]:
     """Serve the page of a client that runs, and open it; yields page, visit and address."""
-    with only_process(folder), page_beside(folder, 0, limits), browser(**how) as visited:
+    with only_process(folder), page_beside(folder, 0, limits), new_page(chromium, **how) as visited:
         said = ""
         while "your page" not in said:
             said += capfd.readouterr().out
@@ -93,10 +95,10 @@ def confirm(page: Any, name: str) -> str:
 @needs_chromium
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
 def test_an_owner_reads_what_it_gets_and_uses_each_button(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], width: int, dark: bool
+    chromium: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], width: int, dark: bool
 ) -> None:
     remember(tmp_path)
-    with visiting(tmp_path, capfd, "max-seconds=5", width=width, dark=dark) as (page, visited, url):
+    with visiting(chromium, tmp_path, capfd, "max-seconds=5", width=width, dark=dark) as (page, visited, url):
         page.get_by_text("accuracy on your test data: shared 91.7 %, mine alone 65.0 %").wait_for()
         page.get_by_text("waits for the next message of maxfl on digits").wait_for()
         assert page.get_by_role("img").get_attribute("aria-label").endswith("now 91.7 %, alone 65.0 %")

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+__all__ = ["chromium", "needs_chromium", "new_page", "picture"]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 SCREENSHOTS = os.environ.get("FEDAPPEAL_SCREENSHOTS")
@@ -31,27 +33,34 @@ class Visited:
     problems: list[str] = field(default_factory=list)
 
 
-@contextmanager
-def browser(dark: bool = False, width: int = 1400) -> Iterator[Visited]:
-    """Start a browser with one page."""
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser; each page that it opens has cookies and storage of its own."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
     with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        scheme = "dark" if dark else "light"
-        page = chromium.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
-        page.set_default_timeout(WAIT)
-        visited = Visited(page)
-        page.on("request", lambda request: visited.requests.append(request.url))
-        page.on("pageerror", lambda error: visited.problems.append(str(error)))
-        page.on("dialog", lambda dialog: visited.problems.append(f"dialog: {dialog.message}"))
-        page.on(
-            "console",
-            lambda message: visited.problems.append(message.text) if message.type in ("error", "warning") else None,
-        )
-        try:
-            yield visited
-        finally:
-            chromium.close()
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@contextmanager
+def new_page(chromium: Any, dark: bool = False, width: int = 1400) -> Iterator[Visited]:
+    """Open a page."""
+    scheme = "dark" if dark else "light"
+    page = chromium.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    page.set_default_timeout(WAIT)
+    visited = Visited(page)
+    page.on("request", lambda request: visited.requests.append(request.url))
+    page.on("pageerror", lambda error: visited.problems.append(str(error)))
+    page.on("dialog", lambda dialog: visited.problems.append(f"dialog: {dialog.message}"))
+    page.on(
+        "console",
+        lambda message: visited.problems.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    try:
+        yield visited
+    finally:
+        page.close()
 
 
 def picture(page: "object", name: str) -> None:

@@ -14,10 +14,11 @@ from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
 from fedappeal.web.serving import PagePlace
 from tests.views.comparison.recorded import a_run
-from tests.views.live.browser import browser, needs_chromium, picture
+from tests.views.live.browser import chromium, needs_chromium, new_page, picture
 from tests.views.live.test_view import SUPERLINK, SuperLinkOfTests, a_listed_run
 from tests.views.live.test_view import superlink as superlink
 
+__all__ = ["chromium"]
 pytestmark = needs_chromium
 FIRST, SECOND = 17_446_744_073_709_551_615, 9_446_744_073_709_551_616
 ROUNDS = [{"accuracy": 0.6 + 0.05 * n, "gm_appeal": 0.1 * n} for n in range(5)]
@@ -36,7 +37,12 @@ class Commands(SubmittedRun):
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
 def test_an_operator_uses_each_button(
-    tmp_path: Path, superlink: SuperLinkOfTests, monkeypatch: pytest.MonkeyPatch, width: int, dark: bool
+    chromium: Any,
+    tmp_path: Path,
+    superlink: SuperLinkOfTests,
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    dark: bool,
 ) -> None:
     first, second = (a_run(tmp_path / name, ROUNDS, rounds=5 * n) for n, name in ((1, "first"), (2, "second")))
     for path in (first, second):
@@ -56,7 +62,7 @@ def test_an_operator_uses_each_button(
     asked = Commands(SUPERLINK, "", tmp_path)
     running = RunFolder.open(second).alone()
     running.__enter__()
-    with live_page(View(asked, None, SUPERLINK), PagePlace(0)) as served, browser(dark, width) as visited:
+    with live_page(View(asked, None, SUPERLINK), PagePlace(0)) as served, new_page(chromium, dark, width) as visited:
         page: Any = visited.page
         page.goto(served.url)
 

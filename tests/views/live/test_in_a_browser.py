@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,9 @@ from fedappeal.web.serving import served as serving
 from strategies.rounds.exchange.exchange import NO_ANSWER
 from tests.e2e.conftest import Marked
 from tests.views.comparison.recorded import a_run
-from tests.views.live.browser import browser, needs_chromium, picture
+from tests.views.live.browser import chromium, needs_chromium, new_page, picture
 
+__all__ = ["chromium"]
 pytestmark = needs_chromium
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
 LINES = [
@@ -92,8 +94,8 @@ def shown_rounds(page: object) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
-def test_the_page_shows_the_history_and_fits(run: Path, width: int, dark: bool) -> None:
-    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, browser(dark, width) as visited:
+def test_the_page_shows_the_history_and_fits(chromium: Any, run: Path, width: int, dark: bool) -> None:
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, new_page(chromium, dark, width) as visited:
         page = visited.page
         page.goto(served.url)
         assert page.url == f"http://{served.address}/"  # the token is not left in the address
@@ -122,8 +124,8 @@ def test_the_page_shows_the_history_and_fits(run: Path, width: int, dark: bool) 
         assert page.eval_on_selector_all("[role=img], [role=region], progress", unnamed) == 0
 
 
-def test_texts_of_others_are_texts(run: Path) -> None:
-    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, browser() as visited:
+def test_texts_of_others_are_texts(chromium: Any, run: Path) -> None:
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, new_page(chromium) as visited:
         page = visited.page
         page.goto(served.url)
         page.wait_for_selector("#clients tbody tr")
@@ -172,10 +174,10 @@ Promise.all(tries).then(done => setTimeout(() => { document.title = JSON.stringi
 </script>"""
 
 
-def test_a_page_of_others_in_the_same_browser_gets_nowhere(run: Path) -> None:
+def test_a_page_of_others_in_the_same_browser_gets_nowhere(chromium: Any, run: Path) -> None:
     """The operator is logged in; a foreign page on another port asks with the operator's cookies."""
     actions = Stopped()
-    with live_page(View(actions, run), PagePlace(0)) as served, browser() as visited:
+    with live_page(View(actions, run), PagePlace(0)) as served, new_page(chromium) as visited:
         page = visited.page
         page.goto(served.url)
         page.wait_for_selector("#stop:not([hidden])")
@@ -195,8 +197,8 @@ def test_a_page_of_others_in_the_same_browser_gets_nowhere(run: Path) -> None:
         assert actions.times == 1
 
 
-def test_without_its_token_and_by_another_name_there_is_no_page(run: Path) -> None:
-    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, browser() as visited:
+def test_without_its_token_and_by_another_name_there_is_no_page(chromium: Any, run: Path) -> None:
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, new_page(chromium) as visited:
         page = visited.page
         port = served.address.rpartition(":")[2]
         assert page.goto(f"http://{served.address}/").status == 403
@@ -208,7 +210,7 @@ def test_without_its_token_and_by_another_name_there_is_no_page(run: Path) -> No
 
 @pytest.mark.e2e
 def test_a_client_paused_from_its_page_is_seen_resting_and_the_run_is_stopped_from_the_page(
-    marked: Marked, tmp_path: Path
+    chromium: Any, marked: Marked, tmp_path: Path
 ) -> None:
     folder, log = tmp_path / "run", tmp_path / "log"
     fedappeal = [sys.executable, "-m", "fedappeal.cli.main"]
@@ -218,14 +220,14 @@ def test_a_client_paused_from_its_page_is_seen_resting_and_the_run_is_stopped_fr
         url = _address(log, local)
         assert (folder / "page-address").read_text().strip() == url
         assert (folder / "page-address").stat().st_mode & 0o777 == 0o600
-        with browser() as visited:
+        with new_page(chromium) as visited:
             page = visited.page
             page.goto(url)
             page.wait_for_selector("#rounds tbody tr")
             page.wait_for_selector("[data-fact='connected'] dd:has-text('3')")
             state = folder / "clients" / "0001"
             with serving(volunteer_app(state), PagePlace(0)) as owners:
-                own = page.context.browser.new_page()
+                own = chromium.new_page()
                 own.goto(owners.url)
                 own.wait_for_selector("#runs article:has-text('maxfl on digits')")
                 own.get_by_role("button", name="Pause").click()
