@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import ROOT
+from tests.docs.test_notebook import NOTEBOOK, shown
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("FEDAPPEAL_WHEEL_TESTS"), reason="make test-wheel builds and installs the wheel"
 )
-NOTEBOOK = DOCS / "notebook.ipynb"
 TO_RUN_IT = ("nbclient", "ipykernel")
 """What a notebook's user has besides."""
 KEPT = (
@@ -63,7 +63,7 @@ def test_the_wheel_says_that_its_packages_have_types(wheel: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_the_notebook_runs_from_the_wheel_alone(wheel: Path, uv: Path, tmp_path: Path) -> None:
+def test_the_notebook_runs_from_the_wheel_and_shows_what_is_stored(wheel: Path, uv: Path, tmp_path: Path) -> None:
     (extras,) = set(re.findall(r"pip install \\\"(fedappeal\[[\w,]+\])\\\"", NOTEBOOK.read_text()))
     python = tmp_path / "venv" / "bin" / "python"
     run(uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv", folder=tmp_path)
@@ -74,6 +74,9 @@ def test_the_notebook_runs_from_the_wheel_alone(wheel: Path, uv: Path, tmp_path:
     script = shutil.copy(Path(__file__).with_name("run_notebook.py"), tmp_path)
     where = run(python, "-c", "import fedappeal; print(fedappeal.__file__)", folder=folder)
     assert where.startswith(str(tmp_path / "venv"))
-    printed = run(python, script, NOTEBOOK, folder, folder=folder, OMP_NUM_THREADS="1")
+    ran = tmp_path / "ran.ipynb"
+    printed = run(python, script, NOTEBOOK, folder, ran, folder=folder, OMP_NUM_THREADS="1")
     assert re.search(r"^\d+ cells ran$", printed, re.MULTILINE)
     assert [path.name for path in folder.iterdir()] == ["runs"]
+    assert sorted(path.name for path in (folder / "runs").iterdir()) == ["first", "own", "sweep", "table"]
+    assert shown(ran) == shown(NOTEBOOK)

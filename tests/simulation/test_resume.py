@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
 from server.checkpoints import Checkpoint, settings_to_resume
 from strategies.rounds.round import RoundRecord
+from tests.warm import WarmPopen
 
 SETTINGS: dict[str, Any] = {
     **{"task": "digits", "model": "logistic", "clients": 6, "unseen-clients": 1, "clients-per-round": 3, "rounds": 6},
@@ -216,7 +216,7 @@ def test_a_process_that_was_killed_leaves_a_run_that_continues(tmp_path: Path) -
     config = settings(strategy="scaffold", rounds=12)
     whole, path = run(tmp_path / "whole", config), tmp_path / "killed"
     RunPlan.of(config, path).folder({})
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)])
+    process = WarmPopen([sys.executable, "-c", PROGRAM, str(path)])
     deadline = time.monotonic() + 120
     while rounds_done(path) < 4:
         assert process.poll() is None

@@ -37,8 +37,8 @@ def test_onnx_gives_the_outputs_of_pytorch_for_any_number_of_examples(tmp_path: 
 
 def test_the_card_is_in_the_onnx_models_metadata(tmp_path: Path) -> None:
     write_model(tmp_path / "m", initial(RunConfig(model="logistic")), {"model": "logistic"})
-    write_onnx(open_model(tmp_path / "m"), tmp_path / "m.onnx")
-    told = onnxruntime.InferenceSession(tmp_path / "m.onnx").get_modelmeta().custom_metadata_map
+    write_onnx(open_model(tmp_path / "m"), tmp_path / "new" / "m.onnx")
+    told = onnxruntime.InferenceSession(tmp_path / "new" / "m.onnx").get_modelmeta().custom_metadata_map
     assert (told["task"], told["model"], told["round"]) == ("digits", "logistic", "3")
     assert json.loads(told["normalisation"]) == {"scale": 16.0, "mean": 0.3053, "std": 0.376}
     assert json.loads(told[CARD]) == json.loads(read_card(tmp_path / "m").to_json())
