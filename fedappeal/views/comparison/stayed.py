@@ -132,14 +132,10 @@ def draw(runs: Sequence[WhoStayed]) -> "Figure":
     figure = new_figure(9, height * len(runs) + 0.5)
     panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
     for axes, run in zip(panels, runs, strict=True):
-        norm, extent = BoundaryNorm([code - 0.5 for code in (*codes, len(codes))], len(codes)), run.rounds.shape
-        axes.imshow(
-            run.rounds,
-            *(colours, norm),
-            aspect="auto",
-            interpolation="nearest",
-            extent=(0.5, extent[1] + 0.5, extent[0] + 0.5, 0.5),
-        )
+        norm = BoundaryNorm([code - 0.5 for code in (*codes, len(codes))], len(codes))
+        clients, rounds = run.rounds.shape
+        edges = (0.5, rounds + 0.5, clients + 0.5, 0.5)
+        axes.imshow(run.rounds, colours, norm, aspect="auto", interpolation="nearest", extent=edges)
         stayed = "" if run.willing is None else f": {100 * run.willing:.0f} % stay"
         axes.set_title(f"{run.strategy}{stayed}", loc="left", fontsize=11, fontweight="bold")
         axes.set_ylabel(f"{run.clients} clients")

@@ -64,8 +64,10 @@ def run(tmp_path: Path) -> Iterator[Path]:
     for n, line in enumerate(LINES, 1):
         folder.event("round", round=n)
         second = "joined" if line["joined"] == 2 else "sat-out"
-        folder.append(PARTICIPATION, packed(n, {"anna": "joined", "bert": second, MARKUP: "failed"}))
-        counts = {"round": n, "asked": 3, "left": 0, "failed": 1, "bytes_up": 500_000 + n, "bytes_down": 10**6}
+        third = "absent" if n % 3 else "failed"
+        folder.append(PARTICIPATION, packed(n, {"anna": "joined", "bert": second, MARKUP: third}))
+        counts = {"round": n, "asked": 3, "left": 0, "bytes_up": 500_000 + n, "bytes_down": 10**6}
+        counts |= {"absent": int(n % 3 > 0), "failed": int(n % 3 == 0)}
         why = NO_ANSWER if n % 3 else f"ValueError: {MARKUP}"
         folder.append(HISTORY, {**counts, **line, "seconds": 1.25, "failures": {MARKUP: why}})
     with folder.alone():
@@ -83,6 +85,7 @@ def shown_rounds(page: object) -> list[dict[str, float]]:
         "joined",
         "sat_out",
         "left",
+        "absent",
         "failed",
         "gm_appeal",
         "accuracy",

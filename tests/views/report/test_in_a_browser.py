@@ -52,7 +52,7 @@ def several(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Callable[..., tuple[Page, list[str]]]]:
-    """Open a page and wait for its charts; return it, and what it asked for and complained of."""
+    """Open a page and scroll through it; return it, and what it asked for and complained of."""
     contexts = []
 
     def open_page(file: Path, width: int = SCREEN, **look: Any) -> tuple[Page, list[str]]:
@@ -64,6 +64,9 @@ def opened(browser: Browser) -> Iterator[Callable[..., tuple[Page, list[str]]]]:
         page.on("pageerror", lambda error: seen.append(f"error: {error}"))
         page.goto(file.as_uri())
         page.wait_for_selector("html[data-drawn]", state="attached")
+        for chart in page.locator(".chart").all():
+            chart.scroll_into_view_if_needed()
+            chart.locator(".main-svg").first.wait_for()
         return page, seen
 
     yield open_page
@@ -79,6 +82,30 @@ def test_all_charts_are_drawn(one: Path, single_file: bool, opened: Callable[...
     assert file.read_text().count('id="chart-') == 8
     assert set(seen) <= {"file", "blob", "data"}
     assert seen.count("file") == (1 if single_file else 2)
+
+
+DRAWN = "document.querySelectorAll('.chart .main-svg:first-child').length"
+
+
+def test_charts_out_of_view_are_drawn_once_they_come_into_view(one: Path, browser: Browser) -> None:
+    with browser.new_page(viewport={"width": PHONE, "height": 600}) as page:
+        page.goto(write_report([one]).as_uri())
+        page.wait_for_selector("html[data-drawn]", state="attached")
+        assert 0 < page.evaluate(DRAWN) < 8
+        last = page.locator("#chart-7")
+        assert last.locator(".main-svg").count() == 0
+        last.scroll_into_view_if_needed()
+        last.locator(".main-svg").first.wait_for()
+
+
+@pytest.mark.parametrize("single_file", [False, True])
+def test_a_page_that_is_printed_before_it_is_drawn_has_all_charts(
+    one: Path, single_file: bool, browser: Browser
+) -> None:
+    with browser.new_page(viewport={"width": PHONE, "height": 600}) as page:
+        page.goto(write_report([one], ReportOptions(single_file=single_file)).as_uri(), wait_until="domcontentloaded")
+        page.pdf()
+        assert page.evaluate(DRAWN) == 8
 
 
 SCRIPT_TIME = """
@@ -143,7 +170,9 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(one: Path, tmp_path: Path, br
     with browser.new_page() as page:
         page.goto(file.as_uri())
         page.frame_locator("iframe").locator("html[data-drawn]").wait_for(state="attached")
-        assert page.frame_locator("iframe").locator(".chart .main-svg:first-child").count() == 8
+        for chart in page.frame_locator("iframe").locator(".chart").all():
+            chart.scroll_into_view_if_needed()
+            chart.locator(".main-svg").first.wait_for()
         assert page.evaluate("getComputedStyle(document.body).maxWidth") == "none"
         assert page.evaluate("[document.querySelectorAll('.chart').length, typeof Plotly]") == [0, "undefined"]
         assert page.evaluate("document.querySelector('iframe').contentDocument") is None, "of another origin"
