@@ -27,7 +27,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
 from fedappeal.system import versions
-from fedappeal.tasks.examples import OneClientsData
+from fedappeal.tasks.examples import ClientData
 
 _LOSSES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS})
 _APPEALS = frozenset({keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED})
@@ -261,7 +261,7 @@ class Equipment:
         """The run's own settings of local training."""
         return LocalTrainingSettings.of(self._run_settings.as_config())
 
-    def requirement_key(self, data: OneClientsData, initial: str, client: str) -> str:
+    def requirement_key(self, data: ClientData, initial: str, client: str) -> str:
         """Return the name under which a client's requirement is stored; a number's is found once for all clients.
 
         Args:

@@ -22,7 +22,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.tasks.examples import OneClientsData
+from fedappeal.tasks.examples import ClientData
 
 
 class Adaptation(NamedTuple):
@@ -82,7 +82,7 @@ class Learner:
         node: NodeSettings,
         store: Store,
         arithmetic: Arithmetic | None = None,
-        data: OneClientsData | None = None,
+        data: ClientData | None = None,
         cache: Cache | None = None,
         equipment: Equipment | None = None,
     ) -> None:

@@ -18,7 +18,7 @@ from client.state.store import ContextStore, DiskStore
 from client.training.requests import Arithmetic
 from fedappeal.core.local_rule import Store
 from fedappeal.settings.config import RunConfig, Scalar
-from fedappeal.tasks.examples import OneClientsData
+from fedappeal.tasks.examples import ClientData
 
 log = logging.getLogger("fedappeal.client")
 
@@ -63,7 +63,7 @@ class Participants:
     def __init__(
         self,
         arithmetic: Arithmetic | None = None,
-        data: Callable[[int], OneClientsData] | None = None,
+        data: Callable[[int], ClientData] | None = None,
         cache: Cache | None = None,
         kind: Callable[..., Participant] = Participant,
     ) -> None:
@@ -126,7 +126,7 @@ class Participants:
         return self._latest[1]
 
     def _simulated(
-        self, config: RunConfig, node: NodeSettings, context: Context, data: Callable[[int], OneClientsData]
+        self, config: RunConfig, node: NodeSettings, context: Context, data: Callable[[int], ClientData]
     ) -> Participant:
         """Return the participant of a simulated node, made where it is not known or its settings are others now."""
         latest = self._known.get(context.node_id)

@@ -1,14 +1,13 @@
 """A measured curve beside a theorem's bound: what a computation returns, its columns, its claim and its picture."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedappeal.studies.experiment import Arm, Claim, Drawing, Results, at_least
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Measure, last, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, Measure, last, new_panels
 
 
 def held(at: ArrayLike, measured: ArrayLike, bound: ArrayLike, **more: float) -> Mapping[str, Any]:
@@ -55,9 +54,8 @@ def below(arm: Arm, what: str) -> Claim:
 def drawing(xlabel: str, ylabel: str) -> Drawing:
     """Return a picture of measured curves, a thin line a seed, and their bounds, on logarithmic axes."""
 
-    def draw(results: Results, stem: Path) -> None:
-        figure = new_figure(3.6 * len(results.arms) + 0.6, 3.9)
-        panels = figure.subplots(1, len(results.arms), squeeze=False, sharey=True)[0]
+    def draw(results: Results) -> Figure:
+        figure, (panels,) = new_panels(3.6 * len(results.arms) + 0.6, 3.9, 1, len(results.arms), sharey=True)
         for axes, arm in zip(panels, results.arms, strict=True):
             lines = [run.lines[0] for run in results.of(arm.name)]
             for key, place in (("bound", 1), ("measured", 0)):
@@ -69,10 +67,9 @@ def drawing(xlabel: str, ylabel: str) -> Drawing:
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
             axes.set_title(arm.name, fontsize=9)
-            axes.grid(alpha=0.3)
         panels[0].set_ylabel(ylabel)
         panels[0].plot([], [], color="#444444", alpha=0.5, linewidth=0.7, label="one seed")
         panels[0].legend(fontsize=8)
-        save(figure, stem)
+        return figure
 
     return draw

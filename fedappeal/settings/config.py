@@ -175,30 +175,19 @@ class RunConfig(
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.clients_per_round > self.clients:
-            raise ValueError(
-                f"clients-per-round = {self.clients_per_round} is not allowed: "
-                f"at most clients = {self.clients} (0: all)"
-            )
-        total = self.clients + self.unseen_clients
-        if self.min_clients > total:
-            raise ValueError(
-                f"min-clients = {self.min_clients} is not allowed: at most {total} (clients + unseen-clients)"
-            )
-        if 0 < self.max_clients < self.resolved_min_clients:
-            raise ValueError(
-                f"max-clients = {self.max_clients} is not allowed: at least min-clients = {self.resolved_min_clients}"
-            )
+        clients, total, fewest = self.clients, self.clients + self.unseen_clients, self.resolved_min_clients
+        mandatory = self.mandatory_rounds if isinstance(self.mandatory_rounds, int) else 0
+        for key, fits, allowed in (
+            ("clients-per-round", self.clients_per_round <= clients, f"at most clients = {clients} (0: all)"),
+            ("min-clients", self.min_clients <= total, f"at most {total} (clients + unseen-clients)"),
+            ("max-clients", not 0 < self.max_clients < fewest, f"at least min-clients = {fewest}"),
+            ("mandatory-rounds", mandatory <= self.rounds, f"at most rounds = {self.rounds}"),
+            ("lr-warmup-rounds", self.lr_warmup_rounds < self.rounds, f"less than rounds = {self.rounds}"),
+        ):
+            if not fits:
+                raise ValueError(f"{key} = {getattr(self, key.replace('-', '_'))} is not allowed: {allowed}")
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps = 0 is not allowed where local-epochs = 0: one of them must be positive")
-        if isinstance(self.mandatory_rounds, int) and self.mandatory_rounds > self.rounds:
-            raise ValueError(
-                f"mandatory-rounds = {self.mandatory_rounds} is not allowed: at most rounds = {self.rounds}"
-            )
-        if self.lr_warmup_rounds >= self.rounds:
-            raise ValueError(
-                f"lr-warmup-rounds = {self.lr_warmup_rounds} is not allowed: less than rounds = {self.rounds}"
-            )
         return self
 
     def task_settings(self) -> TaskSettings:

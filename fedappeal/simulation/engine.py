@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
 from fedappeal.simulation.process_wide import freeze_more, simulation_threads
 from fedappeal.simulation.workers.grid import clients_on_workers
-from fedappeal.system.process_end import terminals, write_nowhere
+from fedappeal.system.process_end import signals_taken, terminals, write_nowhere
 from fedappeal.tasks.share import parts_of as parts_of_model
 from fedappeal.tasks.share import share_of
 from fedappeal.tasks.task import Task
@@ -240,25 +239,15 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Take Ctrl-C, SIGTERM and SIGHUP in the main thread, and put back afterwards what took them before.
+    """Take Ctrl-C, SIGTERM and SIGHUP; see `signals_taken`.
 
-    The last two end the process by what took them before, once the run has been left. A signal that is ignored
-    (SIGHUP by nohup) stays so. Other threads get no signals.
+    The last two end the process by what took them before, once the run has been left.
     """
     asked = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in wanted}
-    taken = [number for number in wanted if before[number] not in (signal.SIG_IGN, None)]
-    for number in taken:
-        signal.signal(number, asked.ask)
     try:
-        yield asked
+        with signals_taken((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), asked.ask):
+            yield asked
     finally:
-        for number in taken:
-            signal.signal(number, before[number])
         if asked.asked in (signal.SIGTERM, signal.SIGHUP):
             signal.raise_signal(asked.asked)
     asked.check()  # asked after the last round: the run is whole, and its caller is told

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedappeal.protocol.keys import HELD_OUT_SPLIT, TRAIN_SPLIT
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.forms.batched import Examples
-from fedappeal.tasks.examples import ClientData, OneClientsData, Split, map_parts, tensors_of, with_held_out
+from fedappeal.tasks.examples import ClientData, Split, map_parts, tensors_of, with_held_out
 from fedappeal.tasks.task import Task
 
 KEPT = 4096
@@ -35,7 +35,7 @@ class ClientsData(Protocol):
     task: Task
     device: torch.device
 
-    def client(self, k: int) -> OneClientsData:
+    def client(self, k: int) -> ClientData:
         """Return one client's data."""
 
     def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
@@ -123,9 +123,9 @@ class LazyPool:
         self._kept: OrderedDict[int, ClientData] = OrderedDict()
         self._bytes = 0
 
-    def client(self, k: int) -> OneClientsData:
+    def client(self, k: int) -> ClientData:
         """Return one client's data, not loaded yet."""
-        return _Later(self, k)
+        return cast(ClientData, _Later(self, k))
 
     def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
         """Return the clients' examples, one client after another; see `ClientsData`."""
@@ -156,7 +156,7 @@ class LazyPool:
 
 
 class _Later:
-    """One client's data, loaded when they are asked for; see `OneClientsData`."""
+    """One client's data, loaded when they are asked for: what its `ClientData` has."""
 
     __slots__ = ("_client", "_pool")
 
@@ -164,26 +164,13 @@ class _Later:
         self._pool, self._client = pool, client
 
     @property
-    def train(self) -> Split:
-        return self._pool.loaded(self._client).train
-
-    @property
-    def test(self) -> Split:
-        return self._pool.loaded(self._client).test
-
-    @property
-    def held_out(self) -> Split | None:
-        return self._pool.loaded(self._client).held_out
-
-    @property
     def counts(self) -> tuple[int, int]:
         # How many are held out depends on which inputs are equal.
         announced = None if self._pool.hold_out else self._pool.task.counts(self._client)
         return self._pool.loaded(self._client).counts if announced is None else announced
 
-    @property
-    def fingerprint(self) -> str:
-        return self._pool.loaded(self._client).fingerprint
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool.loaded(self._client), name)
 
 
 def _loaded(task: Task, k: int, hold_out: bool) -> ClientData:

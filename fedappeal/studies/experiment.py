@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedappeal.settings.config import Scalar
-from fedappeal.views.comparison.measures import Lines, Measure, unmeasured
+from fedappeal.views.comparison.measures import Figure, Lines, Measure, unmeasured
 
 OWN = "our own experiment"
 """The source of what is in no paper."""
@@ -64,7 +64,7 @@ class Quick:
         seeds: number of seeds.
     """
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     arms: tuple[str, ...] = ()
     seeds: int = 1
 
@@ -224,8 +224,8 @@ class Results:
         return [value for value in numbers if value is not None]
 
 
-Drawing = Callable[[Results, Path], None]
-"""Draws results and writes ``stem.png`` and ``stem.svg``."""
+Drawing = Callable[[Results], Figure]
+"""Draws results."""
 
 
 # -- the experiment --------------------------------------------------------------------------------------
@@ -239,9 +239,9 @@ class Experiment:
         name: what ``fedappeal reproduce`` is given.
         title: one line.
         source: where it is in which paper: ``MaxFL, table 1``.
+        arms: the rows.
         claim: what the paper says that it shows.
         settings: shared by all arms: keys of the run configuration, or what ``compute`` reads.
-        arms: the rows.
         measures: the columns.
         quick: what ``--quick`` runs.
         seeds: number of seeds of a full run; they are 0, 1, ...
@@ -257,11 +257,11 @@ class Experiment:
     name: str
     title: str
     source: str
-    claim: str
-    settings: Mapping[str, Any]
     arms: tuple[Arm, ...]
-    measures: tuple[Measure, ...]
-    quick: Quick
+    claim: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    measures: tuple[Measure, ...] = ()
+    quick: Quick = field(default_factory=Quick)
     seeds: int = 5
     claims: tuple[Claim, ...] = ()
     figure: Drawing | None = None

@@ -105,7 +105,7 @@ def best_of_each(experiment: Experiment, plan: Plan, results: Results) -> tuple[
         title=f"{experiment.title}, each row with its best settings",
         arms=tuple(chosen.values()),
         glances={},
-        quick=Quick({}),
+        quick=Quick(),
         notes=f"{experiment.notes}- The best by {measure.title}, on the seeds that are reported.\n",
     )
     runs = tuple(dataclasses.replace(run, arm=chosen[run.arm.name]) for run in plan.runs if run.arm.name in chosen)

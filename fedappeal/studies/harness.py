@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import ThreadpoolController
 
 from fedappeal.runs.launch.in_process import Machine, simulate_quietly
@@ -25,6 +24,7 @@ from fedappeal.studies.plan import RESULT, Plan, Run, skipped_lines
 from fedappeal.system.files import replace_file
 from fedappeal.system.locks import InUse, only_process
 from fedappeal.system.versions import recorded_versions
+from fedappeal.views.terminal.progress import bars
 from server.build import chosen
 
 LOCK = ".lock"
@@ -106,22 +106,14 @@ def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> 
         if reason:
             failed[todo[number].name] = reason
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[runs]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
-    )
-    with Progress(*columns, console=console) as progress:
-        count = f"of {len(todo)} runs"
-        bar = progress.add_task(plan.experiment.name, total=sum(run.rounds for run in todo), runs=f"0 {count}")
+    with bars(console) as progress:
+        bar = progress.add_task("", total=sum(run.rounds for run in todo))
 
         def tick() -> None:
             # Runs that have ended count in full, whether they failed or finished early.
             done = [run.rounds if n in ended else run.rounds_done() for n, run in enumerate(todo)]
-            progress.update(bar, completed=sum(done), runs=f"{len(ended)} {count}")
+            text = f"{plan.experiment.name} {len(ended)} of {len(todo)} runs, rounds"
+            progress.update(bar, completed=sum(done), description=text)
 
         work = [_work(run, plan.experiment.compute, how) for run in todo]
         machine.do(work, on_end, tick)

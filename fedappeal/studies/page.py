@@ -11,6 +11,7 @@ from fedappeal.studies.table import numbers_table, verdict_table
 from fedappeal.studies.verdict import Verdict, leading, summary
 from fedappeal.system.files import replace_file
 from fedappeal.system.wording import counted
+from fedappeal.views.comparison.measures import save
 from fedappeal.views.comparison.table import Table
 
 MOST_WORDS = 800
@@ -92,7 +93,7 @@ def _drawn(drawings: Mapping[str, Drawing], results: Results, stem: Path, strict
     """Draw pictures; return why one could not be drawn, or raise it where ``strict``."""
     for ending, draw in drawings.items():
         try:
-            draw(results, stem.with_name(stem.name + ending))
+            save(draw(results), stem.with_name(stem.name + ending))
         except Exception as error:
             if strict:
                 raise

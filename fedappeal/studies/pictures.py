@@ -5,7 +5,6 @@ Forests and runs by seed are drawn from a page's numbers alone, curves from the 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean, median
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ import numpy as np
 from fedappeal.studies.experiment import Contrast, Drawing, Results, RunResult
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.views.comparison.curves import by_round
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Line, Lines, continued, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, Line, Lines, continued, new_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Reading = str | Callable[[Line], float | None]
 """A key of the history's lines, or a function that reads a value off a line."""
@@ -29,7 +27,7 @@ Mark = tuple[str, Callable[[Lines], Sequence[int]]]
 """Thin vertical lines: what they stand for, and the rounds of a run that get one."""
 
 
-def forest(results: Results, stem: Path) -> None:
+def forest(results: Results) -> Figure:
     """Draw gaps between two rows with their intervals: a panel a measure, a colour a pair of rows."""
     labels = {arm.name: arm.shown for arm in results.experiment.arms}
     gaps = [
@@ -45,21 +43,20 @@ def forest(results: Results, stem: Path) -> None:
             last += 1
             rows[verdict.group][pair] = last
     panels = {m.key: m for m in results.experiment.measures if m.key in {key for _, key, _ in gaps}}
-    picture = new_figure(3.4 + 2.6 * len(panels), 1.2 + 0.15 * last)
-    grid = picture.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    width, height = 3.4 + 2.6 * len(panels), 1.2 + 0.15 * last
+    picture, (grid,) = new_panels(width, height, 1, len(panels), lines="x", sharey=True)
     for axes, (key, measure) in zip(grid, panels.items(), strict=True):
         axes.axvline(0, color="#000000", linewidth=0.8)
         for verdict, _, pair in (gap for gap in gaps if gap[1] == key):
             _gap(axes, verdict, rows[verdict.group][pair], colours[pair])
         axes.set_title(fill(measure.title, 30), loc="left", fontsize=9)
         axes.set_xlabel("gap, points" if measure.percent else "gap", fontsize=8)
-        axes.grid(alpha=0.3, axis="x")
     grid[0].set_yticks(
         [fmean(places.values()) for places in rows.values()], [fill(g, 40) for g in rows], fontsize=7.5
     )
     grid[0].set_ylim(last + 1, 1)
     _legend(picture, colours, any(verdict.paper is not None for verdict, *_ in gaps))
-    save(picture, stem)
+    return picture
 
 
 def _of_two_rows(verdict: Verdict) -> bool:
@@ -91,7 +88,7 @@ def _gap(axes: "Axes", verdict: Verdict, at: float, colour: str) -> None:
 _MEAN = "mean, 95 % interval; dots: seeds"
 
 
-def _legend(picture: "Figure", colours: dict[str, str], papers: bool) -> None:
+def _legend(picture: Figure, colours: dict[str, str], papers: bool) -> None:
     from matplotlib.lines import Line2D
 
     entries = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in colours.items()]
@@ -116,14 +113,14 @@ def by_seed(key: str, across: int = 4, at_least: float | None = None) -> Drawing
         at_least: a number that is marked: runs from it on live; None: none.
     """
 
-    def draw(results: Results, stem: Path) -> None:
+    def draw(results: Results) -> Figure:
         (measure,) = (measure for measure in results.experiment.measures if measure.key == key)
         groups = dict(sorted(results.groups.items(), key=lambda group: -len(group[1])))
         wide = min(across, len(groups))
         rows = [list(groups.values())[n : n + wide] for n in range(0, len(groups), wide)]
         heights = [max(map(len, row)) + 2 for row in rows]
-        picture = new_figure(2.6 * wide + 1.2, 0.17 * sum(heights) + 0.5 * len(rows) + 0.5)
-        grid = picture.subplots(len(rows), wide, squeeze=False, sharex=True, height_ratios=heights)
+        size = 2.6 * wide + 1.2, 0.17 * sum(heights) + 0.5 * len(rows) + 0.5
+        picture, grid = new_panels(*size, len(rows), wide, lines="x", sharex=True, height_ratios=heights)
         for axes in grid.flat[len(groups) :]:
             axes.set_visible(False)
         for axes, (group, arms) in zip(grid.flat, groups.items(), strict=False):
@@ -138,11 +135,10 @@ def by_seed(key: str, across: int = 4, at_least: float | None = None) -> Drawing
             axes.set_yticks(range(len(arms)), [arm.shown for arm in arms], fontsize=7)
             axes.set_ylim(len(arms) - 0.4, -0.6)
             axes.set_title(fill(group, 38), loc="left", fontsize=7.5)
-            axes.grid(alpha=0.3, axis="x")
             axes.tick_params(axis="x", labelsize=7)
         line = "" if at_least is None else f"; dashed: {at_least:g}, from which on a run lives"
         picture.supxlabel(f"{measure.title} (a dot a seed, bar: median{line})", fontsize=8)
-        save(picture, stem)
+        return picture
 
     return draw
 
@@ -212,7 +208,6 @@ def over_rounds(
         axes.plot([], [], color="#444444", label=name, **look)
     axes.set(xlabel="round", ylabel=title, xscale=xscale)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.grid(alpha=0.3)
 
 
 def curves(
@@ -232,16 +227,15 @@ def curves(
         xscale: ``linear`` or ``log``.
     """
 
-    def figure(results: Results, stem: Path) -> None:
+    def figure(results: Results) -> Figure:
         labels = list(dict.fromkeys([*order, *(arm.shown for arm in results.arms)]))
         groups = {group: arms for group, arms in results.groups.items() if group in shown} or results.groups
-        picture = new_figure(4.2 * len(panels), 3.0 * len(groups) + 0.3)
-        grid = picture.subplots(len(groups), len(panels), squeeze=False)
+        picture, grid = new_panels(4.2 * len(panels), 3.0 * len(groups) + 0.3, len(groups), len(panels))
         for row, (group, arms) in zip(grid, groups.items(), strict=True):
             for axes, panel in zip(row, panels, strict=True):
                 over_rounds(axes, panel, {arm.shown: results.of(arm.name) for arm in arms}, labels, mark, xscale)
             row[0].set_title(fill(group, 60), loc="left", fontsize=10)
             row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        save(picture, stem)
+        return picture
 
     return figure

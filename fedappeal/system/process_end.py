@@ -3,13 +3,12 @@
 python -P -m fedappeal.system.process_end PARENT PROGRAM [ARGUMENT ...]    becomes a program that ends with PARENT
 """
 
-import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -62,14 +61,33 @@ def write_nowhere(numbers: list[int]) -> None:
 
 
 @contextmanager
-def end_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal (SIGHUP, unless ignored: nohup) do what Ctrl-C does.
+def signals_taken(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let a handler take signals while the block runs, and put back afterwards what took them before.
 
-    A container's first process would not end by SIGTERM otherwise. Signals reach the main thread alone.
+    One that is ignored (SIGHUP by nohup) stays so. Signals reach the main thread alone: elsewhere nothing is done.
+
+    Args:
+        numbers: the signals.
+        handler: is given a signal, and the frame that it interrupts.
     """
-    if threading.current_thread() is not threading.main_thread():
+    here = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in numbers if here}
+    taken = {number: known for number, known in before.items() if known not in (signal.SIG_IGN, None)}
+    for number in taken:
+        signal.signal(number, handler)
+    try:
         yield
-        return
+    finally:
+        for number, known in taken.items():
+            signal.signal(number, known)
+
+
+@contextmanager
+def end_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal (SIGHUP) do what Ctrl-C does; see `signals_taken`.
+
+    A container's first process would not end by SIGTERM otherwise.
+    """
     written = terminals()
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -77,16 +95,8 @@ def end_as_interrupt() -> Iterator[None]:
             write_nowhere(written)
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, interrupt)
-    try:
+    with signals_taken((signal.SIGTERM, signal.SIGHUP), interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            with contextlib.suppress(TypeError):  # None: what took it was not set from Python
-                signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,33 +139,16 @@ class Split:
         return Split(map_tensors(lambda t: t.to(device), self.x), map_tensors(lambda t: t.to(device), self.y))
 
 
-class OneClientsData(Protocol):
-    """One client's data, here or to be loaded: what it trains on, and what it keeps for testing."""
-
-    @property
-    def train(self) -> Split:
-        """What it trains on."""
-
-    @property
-    def test(self) -> Split:
-        """What it keeps for testing."""
-
-    @property
-    def held_out(self) -> Split | None:
-        """What of its training data it never trains on, to judge models by; None: it judges by what it trains on."""
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How many examples it trains on, and how many it tests with."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of forms, shapes and bytes, 16 hex digits: equal data, equal fingerprint."""
-
-
 @dataclass(frozen=True)
 class ClientData:
-    """One client's data that are here; see `OneClientsData`."""
+    """One client's data.
+
+    Attributes:
+        train: what it trains on.
+        test: what it keeps for testing.
+        held_out: what of its training data it never trains on, to judge models by; None: it judges by what it trains
+            on.
+    """
 
     train: Split
     test: Split
@@ -173,7 +156,7 @@ class ClientData:
 
     @cached_property
     def counts(self) -> tuple[int, int]:
-        """See `OneClientsData`."""
+        """How many examples it trains on, and how many it tests with."""
         return len(self.train), len(self.test)
 
     @cached_property

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedappeal.reproductions import bounds
-from fedappeal.studies.experiment import Arm, Experiment, Quick, Results, RunResult
+from fedappeal.studies.experiment import Arm, Experiment, Results, RunResult
+from fedappeal.views.comparison.measures import save
 from tests.studies.small import holds
 
 ARM = Arm("row")
@@ -26,8 +27,8 @@ def test_a_bound_holds_everywhere_or_not_at_all() -> None:
 
 def test_the_picture(tmp_path: Path) -> None:
     columns = bounds.columns("loss")
-    experiment = Experiment("x", "x", "x", "x", {}, (ARM,), columns, Quick({}))
+    experiment = Experiment("x", "x", "x", (ARM,), measures=columns)
     runs = tuple(RunResult(ARM, n, {}, [bounds.held([10, 20, 40], [3, 2, 1], [9, 8, 7])], tmp_path) for n in range(2))
-    bounds.drawing("rounds T", "loss")(Results(experiment, runs), tmp_path / "curve")
+    save(bounds.drawing("rounds T", "loss")(Results(experiment, runs)), tmp_path / "curve")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "rounds T" in (tmp_path / "curve.svg").read_text()

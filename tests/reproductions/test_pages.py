@@ -9,6 +9,7 @@ from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.reproductions.pages import with_list
 from fedappeal.studies.page import MOST_WORDS, page_of
 from fedappeal.studies.record import read_record
+from fedappeal.views.comparison.measures import save
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reproductions"
 
@@ -27,7 +28,7 @@ def test_a_page_is_what_its_numbers_give(name: str) -> None:
 
 def test_a_picture_is_drawn_from_the_numbers(tmp_path: Path) -> None:
     experiment = load_experiment("fedalign-figure2")
-    experiment.glances["-gaps"](read_record(experiment, FOLDER).results(), tmp_path / "gaps")
+    save(experiment.glances["-gaps"](read_record(experiment, FOLDER).results()), tmp_path / "gaps")
     assert (tmp_path / "gaps.png").read_bytes().startswith(b"\x89PNG")
     drawn = (tmp_path / "gaps.svg").read_text()
     assert all(f"{noise} noise" in drawn for noise in ("low", "medium", "high"))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
 from fedappeal.views.comparison.measures import Measure, last, late
@@ -46,10 +46,14 @@ def holds(claim: Claim, number: Numbers) -> bool:
     return margin >= 0 if claim.inclusive else margin > 0
 
 
-def draw(results: Results, stem: Path) -> None:
+class Drawn:
     """A figure that is no picture: what it was given."""
-    for ending in (".png", ".svg"):
-        stem.with_name(stem.name + ending).write_text(" ".join(arm.name for arm in results.arms))
+
+    def __init__(self, results: Results) -> None:
+        self._names = " ".join(arm.name for arm in results.arms)
+
+    def savefig(self, file: IO[bytes], **_: object) -> None:
+        file.write(self._names.encode())
 
 
 FEDERATED = Experiment(

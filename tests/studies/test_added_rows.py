@@ -68,7 +68,7 @@ def test_a_page_with_all_rows_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_drawn_costs_no_numbers(tmp_path: Path) -> None:
-    def broken(results: Results, stem: Path) -> None:
+    def broken(results: Results) -> None:
         raise RuntimeError("no ink")
 
     whole = dataclasses.replace(experiment_in(tmp_path), glances={"-gaps": broken})

@@ -20,7 +20,7 @@ from fedappeal.studies.plan import make_plan
 from fedappeal.studies.record import read_record
 from fedappeal.system.versions import recorded_versions
 from fedappeal.views.comparison.measures import Measure, last
-from tests.studies.small import computed, draw
+from tests.studies.small import Drawn, computed
 
 
 def made(tmp_path: Path, **changed: object) -> tuple[str, dict[str, object], str]:
@@ -37,7 +37,7 @@ def made(tmp_path: Path, **changed: object) -> tuple[str, dict[str, object], str
 
 
 def test_a_page_has_it_all(tmp_path: Path) -> None:
-    page, numbers, trouble = made(tmp_path, figure=draw, notes="- A note.\n")
+    page, numbers, trouble = made(tmp_path, figure=Drawn, notes="- A note.\n")
     assert trouble == ""
     assert "| ten | 10.50 ± 0.71 (12.00) |" in page
     assert "| twenty | 20.50 ± 0.71 (20.00) |" in page
@@ -75,8 +75,8 @@ def test_a_page_has_it_all(tmp_path: Path) -> None:
 
 
 def test_a_page_is_made_again_from_its_numbers_alone(tmp_path: Path) -> None:
-    page, _, _ = made(tmp_path, figure=draw)
-    experiment = computed(tmp_path / "marks", settings={"marks": "", "fails": [2]}, figure=draw)
+    page, _, _ = made(tmp_path, figure=Drawn)
+    experiment = computed(tmp_path / "marks", settings={"marks": "", "fails": [2]}, figure=Drawn)
     written = tmp_path / "pages" / "computed.md"
     written.unlink()
     assert rewrite_page(experiment, written.parent) == written
@@ -127,7 +127,7 @@ def test_the_command_writes_a_page_again(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_figure_that_cannot_be_drawn_costs_the_figure_only(tmp_path: Path) -> None:
-    def broken(results: Results, stem: Path) -> None:
+    def broken(results: Results) -> None:
         raise RuntimeError("no\nink")
 
     page, _, trouble = made(tmp_path, figure=broken)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Quick, Results, RunResult, ahead
+from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Results, RunResult, ahead
 from fedappeal.studies.verdict import Verdict, leading, papers_margin, summary, verdicts
 from fedappeal.views.comparison.measures import Measure, last
 
@@ -27,7 +27,7 @@ def several(rows: list[tuple[float | None, ...]], paper: float | None = None, **
     margins = [Contrast((arm.name, "x"), ("other", "x"), event=fields.pop("event", None)) for arm in arms[1:]]
     claims = tuple(Claim(f"claim {n}", margin, **fields) for n, margin in enumerate(margins))
     measure = Measure("x", "x", last("x"))
-    experiment = Experiment("one", "One", "P", "", {}, tuple(arms), (measure,), Quick({}), claims=claims)
+    experiment = Experiment("one", "One", "P", tuple(arms), measures=(measure,), claims=claims)
     runs = [RunResult(arms[0], seed, {}, (), Path(), {"x": 0.0}) for seed in range(len(rows[0]))]
     runs += [
         RunResult(arm, seed, {}, (), Path(), {"x": value})
@@ -132,7 +132,7 @@ def test_the_papers_margin_is_of_its_own_numbers() -> None:
 
     def experiment(other: Arm) -> Experiment:
         arms = (Arm("ours", {}, {"now": (70.86, 2.18)}), other)
-        return Experiment("one", "One", "here", "", {}, arms, measures, Quick({}))
+        return Experiment("one", "One", "here", arms, measures=measures)
 
     assert papers_margin(claim, experiment(Arm("other", {}, {"now": 44.0}))) == pytest.approx(26.86)
     assert papers_margin(claim, experiment(Arm("other"))) is None

@@ -1,7 +1,6 @@
 """ADA-GD, figure 5 and Observations 2 to 4: in the plane averaging loses agents, ADA-GD does not."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,8 +8,8 @@ import numpy as np
 from fedappeal.protocol.draws import generator
 from fedappeal.reproductions.adagd import toy
 from fedappeal.reproductions.adagd.toy import PRECISION, SHIFT, STARTS, Agents, Floats, Problem
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, at_least
-from fedappeal.views.comparison.measures import Measure, last, new_figure, save
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Results, at_least
+from fedappeal.views.comparison.measures import Figure, Measure, last, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,10 +20,8 @@ _REGIONS = (
 )
 
 
-def figure_5(results: Results, stem: Path) -> None:
-    """Draw the figure from the runs of the first seed; write ``stem`` .png and .svg."""
-    import matplotlib as mpl
-
+def figure_5(results: Results) -> Figure:
+    """Draw the figure from the runs of the first seed."""
     figure = new_figure(14, 5)
     left, middle, right = figure.subplots(1, 3)
     _example_1(left, results)
@@ -36,8 +33,7 @@ def figure_5(results: Results, stem: Path) -> None:
         axes.set_box_aspect(0.81)
         axes.legend(fontsize=8)
     figure.supxlabel(_REGIONS, fontsize=10)
-    with mpl.rc_context({"hatch.color": GREY, "hatch.linewidth": 0.4}):
-        save(figure, stem)
+    return figure
 
 
 def _example_1(axes: "Axes", results: Results) -> None:
@@ -285,7 +281,6 @@ EXPERIMENTS = (
             Measure("lost", "agents lost, of 2", last("lost"), better="lower", digits=1),
             Measure("largest", "F at the end, largest", last("largest"), better="lower", digits=3),
         ),
-        quick=Quick({}),
         claims=(
             Claim(
                 "for at least 1 - 2 epsilon of the starts some steps make averaging do harm",
@@ -307,6 +302,5 @@ EXPERIMENTS = (
         figure=figure_5,
         notes=_NOTES,
         compute=compute,
-        seeds=5,
     ),
 )

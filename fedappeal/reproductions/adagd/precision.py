@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.reproductions.adagd.defections import CLASSES, ETA, NOTES, SETTINGS, local
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Measure, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, Measure, new_panels
 from fedappeal.views.comparison.statistics import Interval
 
 if TYPE_CHECKING:
@@ -155,23 +154,21 @@ TUNED = {
 _FIGURE_9 = Sweep(*_MORE, etas=TUNED)
 
 
-def _draw_figure_8(results: Results, stem: Path) -> None:
+def _draw_figure_8(results: Results) -> Figure:
     """Draw the accuracy at the end by eta, a panel for each q, a curve for each K."""
     sweep = _FIGURE_8[0]
-    figure = new_figure(3.8 * len(sweep.kept), 3.2)
-    panels = figure.subplots(1, len(sweep.kept), sharey=True)
+    figure, (panels,) = new_panels(3.8 * len(sweep.kept), 3.2, 1, len(sweep.kept), sharey=True)
     for axes, kept in zip(panels, sweep.kept, strict=True):
         _by_steps(axes, results, sweep, kept, agents.END_ACCURACY)
         axes.set_xscale("log")
         axes.set_title(f"q = {kept / 100:g}", fontsize=11)
         axes.set_xlabel("eta")
-        axes.grid(alpha=0.3)
         axes.legend(fontsize=9, loc="lower left", title="mean, 95 % interval", title_fontsize=8)
     panels[0].set_ylabel("average accuracy %")
-    save(figure, stem)
+    return figure
 
 
-def _draw(results: Results, stem: Path, sweeps: Sequence[Sweep]) -> None:
+def _draw(results: Results, sweeps: Sequence[Sweep]) -> Figure:
     """Draw the accuracies by epsilon: a row for each of figure 3's parts, a column for each q that has runs."""
     groups = results.groups
     shown = [
@@ -180,8 +177,7 @@ def _draw(results: Results, stem: Path, sweeps: Sequence[Sweep]) -> None:
         for kept in sweep.kept
         if (steps := [k for k in sweep.steps if named(f"q = {kept / 100:g}, K = {k}", sweep.data) in groups])
     ]
-    figure = new_figure(3.8 * len(shown) + 1, 9)
-    grid = figure.subplots(3, len(shown), squeeze=False, sharex=True, sharey="row")
+    figure, grid = new_panels(3.8 * len(shown) + 1, 9, 3, len(shown), sharex=True, sharey="row")
     for column, (heading, sweep, kept, steps) in zip(grid.T, shown, strict=True):
         _by_steps(column[0], results, sweep, kept, agents.END_ACCURACY)
         _by_steps(column[1], results, sweep, kept, agents.POPULATION)
@@ -197,9 +193,8 @@ def _draw(results: Results, stem: Path, sweeps: Sequence[Sweep]) -> None:
         axes.set_ylabel(f"{label}: accuracy %")
         axes.legend(fontsize=9, loc="lower left", title="mean, 95 % interval", title_fontsize=8)
     for axes in grid.flat:
-        axes.grid(alpha=0.3)
         axes.set_ylim(0, 100)
-    save(figure, stem)
+    return figure
 
 
 def _by_steps(axes: "Axes", results: Results, sweep: Sweep, kept: int, measure: Measure) -> None:
@@ -257,7 +252,6 @@ EXPERIMENTS = (
         arms=tuple(arm for sweep in _FIGURE_8 for arm in sweep.arms()),
         measures=_MEASURES,
         quick=Quick({"rounds": 30}, tuple(_FIGURE_8[0].rows(90, 1).values())),
-        claims=(),
         glances={"-eta": _draw_figure_8},
         notes=NOTES
         + """\

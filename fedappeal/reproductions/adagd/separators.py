@@ -13,7 +13,6 @@ counts; on the circle, a separator w is right about what is within 90 degrees of
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedappeal.protocol.draws import generator
 from fedappeal.reproductions.adagd.contours import AGENT_1, AGENT_2, BLACK, PURPLE, draw_agents, draw_path, summary
 from fedappeal.reproductions.adagd.toy import Floats, Trajectory, adagd, uniform
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
-from fedappeal.views.comparison.measures import Measure, last, new_figure, save
+from fedappeal.views.comparison.measures import Figure, Measure, last, new_figure
 
 PRECISION = 0.3
 """epsilon of the separators."""
@@ -140,7 +139,7 @@ def _path(settings: Mapping[str, Any], rng: np.random.Generator, seed: int) -> T
     return uniform(Strip(), start, [0.02] * 5000, precision)
 
 
-def _figure_1(results: Results, stem: Path) -> None:
+def _figure_1(results: Results) -> Figure:
     """Draw the agents of seed 0 with the separator of each, and of both."""
     signed, start = arcs(0), np.full(2, 0.1)
     figure = new_figure(10.5, 3.9)
@@ -157,10 +156,10 @@ def _figure_1(results: Results, stem: Path) -> None:
                 axes.plot(*(label * signed[m][(label < 0) :: 2]).T, marker, color=_COLOURS[m], markersize=11)
         axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.9), aspect="equal", title=title)
         axes.legend(fontsize=8, loc="upper center")
-    save(figure, stem)
+    return figure
 
 
-def _figure_6(results: Results, stem: Path) -> None:
+def _figure_6(results: Results) -> Figure:
     """Draw both agents' regions and level sets, and the first path of each row."""
     figure = new_figure(6.6, 6)
     axes = figure.subplots()
@@ -169,7 +168,7 @@ def _figure_6(results: Results, stem: Path) -> None:
         draw_path(axes, np.array(results.of(arm.name)[0].lines[0]["points"]), colour, arm.name)
     axes.set_title("orange: $F_1 = 0$, green: $F_2 = 0$; lines: $F_m$ at $\\epsilon$ and 1", fontsize=10)
     axes.legend(fontsize=8)
-    save(figure, stem)
+    return figure
 
 
 _COLOURS = (AGENT_1, AGENT_2)
@@ -204,7 +203,6 @@ EXPERIMENTS = (
             _HARMFUL,
             Measure("served", "paths that end good for both %", last("served"), True, digits=1),
         ),
-        quick=Quick({}),
         claims=(
             Claim("no agent leaves: no error", at_most(_STAY, "error", 0.0), _FIGURE, "points", inclusive=True),
             Claim("one leaves: an average error of 10 %", at_least(_LEAVE, "error", 10 - 1e-9), _FIGURE, "points"),

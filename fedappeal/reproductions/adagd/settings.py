@@ -34,19 +34,16 @@ def defections(lines: measures.Lines) -> list[int]:
 DEFECTIONS = ("an agent leaves", defections)
 
 
-def before_any_left(reading: Reading) -> Callable[[measures.Lines], float | None]:
-    """Return a reading: the last value recorded before the round in which the first agent leaves.
+@measures.reading
+def before_any_left(lines: measures.Lines, reading: Reading) -> float | None:
+    """Return the last value recorded before the round in which the first agent leaves.
 
     An agent leaves on receiving the model, so the model it leaves with is that of the round before. None where no
     agent leaves, or where nothing was recorded before.
     """
-
-    def of(lines: measures.Lines) -> float | None:
-        if not (left := defections(lines)):
-            return None
-        return next((value for at, value in reversed(recorded(lines, reading).items()) if at < left[0]), None)
-
-    return of
+    if not (left := defections(lines)):
+        return None
+    return next((value for at, value in reversed(recorded(lines, reading).items()) if at < left[0]), None)
 
 
 def _first_defection(lines: measures.Lines) -> float | None:
@@ -65,14 +62,11 @@ def population(line: measures.Line) -> float | None:
     return (float(line["accuracy"]) + float(line["unseen_accuracy"])) / 2
 
 
-def over_population(chosen: Callable[[list[float]], float]) -> Callable[[measures.Lines], float | None]:
-    """Return a reading: one of the population's accuracies over the rounds."""
-
-    def of(lines: measures.Lines) -> float | None:
-        values = list(recorded(lines, population).values())
-        return chosen(values) if values else None
-
-    return of
+@measures.reading
+def over_population(lines: measures.Lines, chosen: Callable[[list[float]], float]) -> float | None:
+    """Return one of the population's accuracies over the rounds."""
+    values = list(recorded(lines, population).values())
+    return chosen(values) if values else None
 
 
 AGENTS_LOST = measures.Measure("agents-lost", "agents lost", measures.total("left"), better="lower", digits=1)

@@ -1,7 +1,6 @@
 """ADA-GD, figure 7b: ADA-GD and local SGD, each with the largest step that loses no agent."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import fmean
 
 from fedappeal.reproductions.adagd import retention
@@ -19,7 +18,7 @@ from fedappeal.studies.experiment import (
     Unmeasured,
 )
 from fedappeal.studies.pictures import over_rounds
-from fedappeal.views.comparison.measures import COLOURS, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, Figure, new_panels
 
 LOCAL, *ADAGD = ("Local SGD", "ADA-GD", "ADA-GD, slack 1")
 
@@ -157,10 +156,9 @@ def chosen(results: Results, name: str, choose: Callable[[Numbers, str], float])
     return runs
 
 
-def _figure(results: Results, stem: Path) -> None:
+def _figure(results: Results) -> Figure:
     """Draw the accuracy over the rounds for two choices of a step, and that of all steps at the end."""
-    figure = new_figure(14.7, 4.3)
-    *over_both, right = figure.subplots(1, 3)
+    figure, ((*over_both, right),) = new_panels(14.7, 4.3, 1, 3)
     for axes, (title, choose) in zip(
         over_both,
         (
@@ -180,9 +178,8 @@ def _figure(results: Results, stem: Path) -> None:
         right.plot(lost, [fmean(results.numbers(rows[eta], END_ACCURACY)) for eta in lost], "kx", markersize=11)
     right.set(xlabel="step size eta", ylabel="test accuracy % at the end", xscale="log")
     right.set_title("all steps; crossed out: an agent leaves, in some seed", loc="left", fontsize=10)
-    right.grid(alpha=0.3)
     right.legend(fontsize=8, title="mean, 95 % interval", title_fontsize=8)
-    save(figure, stem)
+    return figure
 
 
 EXPERIMENTS = (

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 from fedappeal.reproductions.maxfl import opt_out
 from fedappeal.reproductions.maxfl.settings import QUICK, STRATEGY, Reading, over
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, Unmeasured
 from fedappeal.views.comparison import measures
-from fedappeal.views.comparison.measures import COLOURS, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, Figure, new_panels
 
 TABLE_1 = opt_out.EXPERIMENTS[0]
 
@@ -69,15 +68,14 @@ def _highest(group: Sequence[Arm], clients: str) -> tuple[Claim, ...]:
     return tuple(over(measure, reading, arm.label) for arm in group if arm.label != "MaxFL")
 
 
-def _figure(results: Results, stem: Path) -> None:
+def _figure(results: Results) -> Figure:
     """Draw a row of two panels a group: a large dot a mean, a small one a seed, a cross the paper's numbers."""
-    groups = list(dict.fromkeys(arm.group for arm in results.arms))
-    picture = new_figure(10.5, 3.3 * len(groups) + 0.6)
-    panels = picture.subplots(len(groups), 2, squeeze=False)
+    groups = results.groups
+    picture, panels = new_panels(10.5, 3.3 * len(groups) + 0.6, len(groups), 2)
     handles = {}
-    for row, group in zip(panels, groups, strict=True):
+    for row, (group, arms) in zip(panels, groups.items(), strict=True):
         for axes, letter, (clients, (across, up)) in zip(row, "ab", _CLIENTS.items(), strict=True):
-            for arm in (arm for arm in results.arms if arm.group == group):
+            for arm in arms:
                 colour = COLOURS[_COLOURED.index(arm.label) % len(COLOURS)]
                 x, y = results.numbers(arm.name, across), results.numbers(arm.name, up)
                 (handles["small: one seed"],) = axes.plot(x, y, "o", color=colour, markersize=3, alpha=0.6)
@@ -89,10 +87,9 @@ def _figure(results: Results, stem: Path) -> None:
             axes.set(xlabel=f"({letter}) {clients} clients: GM-Appeal", ylabel="test accuracy %", xlim=(-0.001, 0.45))
             axes.set_xscale("symlog", linthresh=0.02, linscale=0.6)
             axes.set_xticks((0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4), ("0", "0.01", "0.02", "0.05", "0.1", "0.2", "0.4"))
-            axes.grid(alpha=0.3)
         row[0].set_title(group, loc="left", fontsize=10)
     picture.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    save(picture, stem)
+    return picture
 
 
 EXPERIMENTS = (

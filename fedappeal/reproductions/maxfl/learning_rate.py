@@ -11,7 +11,6 @@ The constant rate beside it is ``1 / L`` with the largest absolute curvature L o
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from fedappeal.reproductions.maxfl import mean_estimation as mean
 from fedappeal.reproductions.maxfl.mean_estimation import Floats, objective, sigmoid_slope
 from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Quick, Results, at_least
-from fedappeal.views.comparison.measures import COLOURS, Measure, last, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, Figure, Measure, last, new_panels
 
 SMOOTHNESS = 2.0
 """L_s: F_k is a parabola."""
@@ -115,10 +114,9 @@ def _mean(values: Floats, where: NDArray[np.bool_]) -> Floats:
     return np.asarray(np.exp((np.log(values) * where).sum(axis=1) / where.sum(axis=1)))
 
 
-def _figure(results: Results, stem: Path) -> None:
+def _figure(results: Results) -> Figure:
     """Draw objective and rate of two clients with the means of each row as their estimates."""
-    figure = new_figure(10.5, 5.4)
-    panels = figure.subplots(2, len(results.arms), squeeze=False, sharex="col", sharey="row")
+    figure, panels = new_panels(10.5, 5.4, 2, len(results.arms), sharex="col", sharey="row")
     for (above, below), letter, arm in zip(panels.T, "ab", results.arms, strict=False):
         half = float(arm.settings["half"])
         estimates = np.array([[-half, half]])
@@ -132,14 +130,13 @@ def _figure(results: Results, stem: Path) -> None:
                 w, 0, 1, where=flat(w, estimates), transform=axes.get_xaxis_transform(), color="#dddddd", label="flat"
             )
             axes.plot(estimates[0], [0, 0], "^", color="black", transform=axes.get_xaxis_transform(), clip_on=False)
-            axes.grid(alpha=0.3)
         above.set_title(f"({letter}) estimates {-half:g} and {half:g}")
         below.set(yscale="log", xlabel="model $w$")
     panels[0][0].set_ylabel("objective")
     panels[1][0].set_ylabel("learning rate")
     panels[0][0].legend(fontsize=8)
     panels[1][0].legend(fontsize=8, loc="upper center")
-    save(figure, stem)
+    return figure
 
 
 _RATE_FLAT = Measure("rate-flat", "rate where flat", last("rate_flat"), better="")

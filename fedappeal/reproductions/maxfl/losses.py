@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from fedappeal.reproductions.maxfl.settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY, correlation
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
 from fedappeal.studies.pictures import curve
-from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, last, new_figure, save, unmeasured
+from fedappeal.views.comparison.measures import COLOURS, Figure, Lines, Measure, last, new_panels, unmeasured
 
 _EVERY = {"evaluate-every": 5, "report-train-loss": True, "participation": "always"}
 
@@ -50,9 +49,9 @@ _LARGEST = _loss(
 _CORRELATION = Measure("correlation", "correlation over the rounds", _correlation, digits=4)
 
 
-def _figure(results: Results, stem: Path) -> None:
-    picture = new_figure(3.8 * len(results.arms), 5.4)
-    panels = picture.subplots(2, len(results.arms), squeeze=False, height_ratios=(3, 2), sharex="col")
+def _figure(results: Results) -> Figure:
+    wide = len(results.arms)
+    picture, panels = new_panels(3.8 * wide, 5.4, 2, wide, height_ratios=(3, 2), sharex="col")
     for above, below, arm in zip(*panels, results.arms, strict=True):
         for key, label, colour, style in (
             ("loss", "test loss, mean of $f_k(w)$", COLOURS[0], "-"),
@@ -66,12 +65,10 @@ def _figure(results: Results, stem: Path) -> None:
         for side in (-1, 1):
             below.axhline(side * _allowed(arm.name), color="#666666", linestyle=":", linewidth=1.2)
         below.set(xlabel="round")
-        for axes in (above, below):
-            axes.grid(alpha=0.3)
     panels[0, 0].set_ylabel("mean loss over clients")
     panels[0, 0].legend(fontsize=8)
     panels[1, 0].set_ylabel("test less training,\na line a seed")
-    save(picture, stem)
+    return picture
 
 
 def _labels(arm: str) -> int:
@@ -108,7 +105,6 @@ EXPERIMENTS = (
         source="MaxFL, figure 6",
         claim="The clients' mean training loss of the global model is nearly its mean test loss, all along; so "
         "F_k may stand for f_k in the objective.",
-        settings={},
         arms=_ARMS,
         measures=(_FIRST, _TEST, _TRAIN, _GAP, _LARGEST, _CORRELATION),
         quick=Quick({**QUICK, "unseen-clients": 0}, ("FedAvg, clusters", "MaxFL, clusters")),

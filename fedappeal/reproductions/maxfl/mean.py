@@ -2,19 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedappeal.reproductions.maxfl import mean_estimation as mean
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, ahead, at_least, at_most
-from fedappeal.views.comparison.measures import Lines, Measure, last, new_figure, save
+from fedappeal.views.comparison.measures import Figure, Lines, Measure, last, new_figure
 from strategies import FedAvg, MaxFL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FEDAVG, MAXFL, CLIENT = "#0072b2", "#d55e00", "#b0b0b0"
 
@@ -25,16 +23,16 @@ AROUND = 4.0
 """How far a panel goes beyond the outermost estimates."""
 
 
-def figure_4(results: Results, stem: Path) -> None:
+def figure_4(results: Results) -> Figure:
     """Draw (a) from what was measured, (b) from the strategies themselves."""
     figure = new_figure(14, 3.9)
     left, *others = figure.subplots(1, 3)
     _appeal(left, results)
     _objectives(figure, others, TWO)
-    save(figure, stem)
+    return figure
 
 
-def figure_5(results: Results, stem: Path) -> None:
+def figure_5(results: Results) -> Figure:
     """Draw the objectives of three clients, and where the strategies end; the estimates are a case's true means."""
     cases: dict[tuple[float, ...], str] = {}
     for arm in results.arms:  # what differs in the noise alone is one panel
@@ -43,7 +41,7 @@ def figure_5(results: Results, stem: Path) -> None:
     figure = new_figure(11, 3.4)
     panels = figure.subplots(1, len(cases), squeeze=False)[0]
     _objectives(figure, panels, {f"({letter}) three clients, {name}": means for letter, (means, name) in titled})
-    save(figure, stem)
+    return figure
 
 
 def _appeal(axes: "Axes", results: Results) -> None:
@@ -71,7 +69,7 @@ def _appeal(axes: "Axes", results: Results) -> None:
     axes.legend(fontsize=8, loc="lower left")
 
 
-def _objectives(figure: "Figure", panels: Iterable["Axes"], cases: Mapping[str, Sequence[float]]) -> None:
+def _objectives(figure: Figure, panels: Iterable["Axes"], cases: Mapping[str, Sequence[float]]) -> None:
     """Draw the objective with its clients' parts, and the solutions of the strategies' own rounds.
 
     FedAvg's is an open square, MaxFL's, its lowest minima, a dot: where they are the same, both are seen.

@@ -93,14 +93,11 @@ GRID: Mapping[str, tuple[Scalar, ...]] = {
 their batches are the run's, so that rho_k does move with the batch size."""
 
 
-def correlation(one: str, other: str) -> Callable[[measures.Lines], float | None]:
-    """Return a reading: the correlation of two columns over the rounds; None where one never changes."""
-
-    def of(lines: measures.Lines) -> float | None:
-        sides = [[line[key] for line in lines if other in line] for key in (one, other)]
-        return None if min(len(set(side)) for side in sides) < 2 else statistics.correlation(*sides)
-
-    return of
+@measures.reading
+def correlation(lines: measures.Lines, one: str, other: str) -> float | None:
+    """Return the correlation of two columns over the rounds; None where one never changes."""
+    sides = [[line[key] for line in lines if other in line] for key in (one, other)]
+    return None if min(len(set(side)) for side in sides) < 2 else statistics.correlation(*sides)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """MaxFL, figure 2: the aggregation weight q_k over the gap between a client's loss and what it requires."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedappeal.protocol.draws import generator
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Measure, last, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, Measure, last, new_panels
 from strategies.maxfl import appeal_weight
 
 FAR = 5.0
@@ -31,19 +30,17 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, float]:
     }
 
 
-def _figure(results: Results, stem: Path) -> None:
+def _figure(results: Results) -> Figure:
     gaps = np.linspace(-10, 10, 401)
-    figure = new_figure(6, 3.6)
-    axes = figure.subplots()
+    figure, ((axes,),) = new_panels(6, 3.6)
     axes.plot(gaps, [appeal_weight(gap, 0.0) for gap in gaps], color=COLOURS[0], label="equation 4, the strategy's")
     line_8 = 1 / (1 + np.exp(-gaps))
     axes.plot(gaps, line_8 / 4, color=COLOURS[1], linestyle=DASHES[1], label="Algorithm 1, line 8 as printed, / 4")
     axes.axvspan(-10, -FAR, color="#dddddd", label=f"gaps of at least {FAR:g}")
     axes.axvspan(FAR, 10, color="#dddddd")
     axes.set(xlabel="$F_k(w) - \\rho_k$", ylabel="$q_k(w)$", xlim=(-10, 10))
-    axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="upper left")
-    save(figure, stem)
+    return figure
 
 
 _ROW = "drawn losses and requirements"

@@ -7,7 +7,7 @@ from statistics import fmean
 from fedappeal.studies.bench.design import BASELINE, CORE, RATES, TASKS, Cell, cells
 from fedappeal.studies.bench.ignition import LIVES, Level, draw, ignition, survival
 from fedappeal.studies.bench.results import RESULTS, BenchResults
-from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Numbers, Quick, Results
+from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Numbers, Results
 from fedappeal.studies.page import fitting
 from fedappeal.studies.record import recorded_runs
 from fedappeal.studies.table import with_spread
@@ -37,7 +37,7 @@ def with_verdicts(results: BenchResults) -> BenchResults:
     claims += [_earlier(*curve) for curve in of if curve[1] != BASELINE and (curve[0], BASELINE) in of]
     arms = tuple(Arm(str(cell), group=cell.place, label=cell.strategy) for cell in present)
     measures = {m.key: m for cell in present for m in results.measures_of(cell.task)}
-    experiment = Experiment("bench", "", OWN, "", {}, arms, tuple(measures.values()), Quick({}), claims=tuple(claims))
+    experiment = Experiment("bench", "", OWN, arms, measures=tuple(measures.values()), claims=tuple(claims))
     runs = recorded_runs(results, {arm.name: arm for arm in arms})
     outcomes = tuple(verdicts(Results(experiment, runs), growing=True))
     return results.model_copy(update={"verdicts": outcomes})

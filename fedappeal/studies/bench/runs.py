@@ -17,7 +17,7 @@ from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.design import CORE, SEEDS, Cell, cells
 from fedappeal.studies.bench.results import NAME, RESULTS, BenchResults, measures
-from fedappeal.studies.experiment import Arm, Experiment, Quick
+from fedappeal.studies.experiment import Arm, Experiment
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import make_plan
 from fedappeal.studies.record import versions_of
@@ -112,11 +112,7 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         name=NAME,
         title="Who keeps its volunteers",
         source="the benchmark of free participation",
-        claim="",
-        settings={},
         arms=tuple(Arm(name, cell.settings, group=cell.place) for name, cell in rows.items()),
-        measures=(),
-        quick=Quick({}),
         seeds=SEEDS,
     )
     earlier = selection.known

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedappeal.record.columns import PICTURE, Column, shown_in
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Line, Lines, check_plots, new_figure, unmeasured
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Line, Lines, check_plots, new_panels, unmeasured
 from fedappeal.views.comparison.result import Comparison, Group
 from fedappeal.views.comparison.statistics import Interval
 
@@ -122,8 +122,8 @@ def draw_comparison(comparisons: Sequence[Comparison]) -> "Figure":
     legend_lines = sum(text.count("\n") + 1 for text in shown) / columns + 2
     charts = [panels(comparison, PICTURE) for comparison in comparisons]
     rows = -(-len(charts[0]) // 2)
-    figure = new_figure(12, 3 * rows * len(comparisons) + _LINE * legend_lines)
-    grid = figure.subplots(rows * len(comparisons), 2, squeeze=False)
+    height = 3 * rows * len(comparisons) + _LINE * legend_lines
+    figure, grid = new_panels(12, height, rows * len(comparisons), 2)
     for row, (comparison, columns_shown) in enumerate(zip(comparisons, charts, strict=True)):
         where = f"{comparison.baseline.task}: " if len(comparisons) > 1 else ""
         for axes, (column, curves) in zip(grid[rows * row : rows * (row + 1)].flatten(), columns_shown, strict=False):
@@ -131,7 +131,6 @@ def draw_comparison(comparisons: Sequence[Comparison]) -> "Figure":
                 _draw(axes, curve, column, labels.index(curve.label))
             axes.set(xlabel="round", ylabel=where + column.title)
             axes.locator_params(axis="x", integer=True)
-            axes.grid(alpha=0.3)
     handles: dict[str, Artist] = {}
     for axes in grid.flatten():
         handles |= {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}

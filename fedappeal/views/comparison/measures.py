@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 from fedappeal.protocol.metric import ACCURACY as BY_ACCURACY
 from fedappeal.protocol.metric import Metric
@@ -13,7 +13,12 @@ from fedappeal.record.columns import BYTES, MEAN, MEASURE, PERCENT, TOTAL, Bette
 from fedappeal.system.packages import require
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib import figure
+    from numpy.typing import NDArray
+
+    Figure = figure.Figure
+else:
+    Figure = Any  # matplotlib is loaded where there is something to draw
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666", "#000000", "#8c564b")
 """Okabe and Ito's palette: told apart by colour-blind readers too."""
@@ -31,7 +36,7 @@ def check_plots() -> None:
     require("figures need matplotlib", "plots", "matplotlib")
 
 
-def new_figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure, in inches."""
     check_plots()
     from matplotlib.figure import Figure
@@ -39,14 +44,34 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save(figure: "Figure", stem: Path) -> None:
+def new_panels(
+    width: float, height: float, rows: int = 1, columns: int = 1, lines: Literal["both", "x"] = "both", **shared: Any
+) -> "tuple[Figure, NDArray[Any]]":
+    """Return an empty figure, in inches, and its panels, with faint lines at the ticks.
+
+    Args:
+        width: of the figure.
+        height: of the figure.
+        rows: of panels.
+        columns: of panels.
+        lines: at the ticks of both axes, or of x alone.
+        shared: further arguments of ``Figure.subplots``.
+    """
+    figure = new_figure(width, height)
+    panels: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **shared)
+    for axes in panels.flat:
+        axes.grid(alpha=0.3, axis=lines)
+    return figure, panels
+
+
+def save(figure: Figure, stem: Path) -> None:
     """Write ``stem.png`` and ``stem.svg``; a figure drawn again from the same numbers gives the same files."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     for ending in (".png", ".svg"):
         stem.with_name(stem.name + ending).write_bytes(picture_bytes(figure, ending))
 
 
-def picture_bytes(figure: "Figure", ending: str) -> bytes:
+def picture_bytes(figure: Figure, ending: str) -> bytes:
     """Return a figure as a file's content.
 
     Args:
@@ -57,7 +82,8 @@ def picture_bytes(figure: "Figure", ending: str) -> bytes:
 
     written = io.BytesIO()
     undated = {"Date": None} if ending == ".svg" else None
-    with mpl.rc_context({"svg.hashsalt": "fedappeal"}):  # else its names are others each time
+    # Without a salt of its own an SVG's names are others each time.
+    with mpl.rc_context({"svg.hashsalt": "fedappeal", "hatch.color": "#777777", "hatch.linewidth": 0.4}):
         figure.savefig(written, format=ending.removeprefix("."), dpi=90, metadata=undated)
     return written.getvalue()
 

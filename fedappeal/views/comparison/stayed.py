@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol.metric import Metric, shown
 from fedappeal.record.reader import Record
-from fedappeal.views.comparison.measures import new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedappeal.views.comparison.measures import Figure, new_figure
 
 LAST = 10
 """Rounds at the end of a run in which joining is counted."""
@@ -121,7 +118,7 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %"
 
 
-def draw(runs: Sequence[WhoStayed]) -> "Figure":
+def draw(runs: Sequence[WhoStayed]) -> Figure:
     """Return a figure: a panel a run, a row a client and a column a round."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.patches import Patch

@@ -9,6 +9,7 @@ from fedappeal.reproductions.adagd import retention, steps
 from fedappeal.reproductions.adagd.retention import MAIN, PAPER, SUFFIXES
 from fedappeal.reproductions.adagd.steps import ALGORITHMS, LOCAL, chosen, largest, row, tenfold
 from fedappeal.studies.experiment import Claim, Missing, Results, RunResult, Unmeasured
+from fedappeal.views.comparison.measures import save
 from tests.studies.small import holds
 
 Values = dict[tuple[str, str], float]
@@ -176,7 +177,7 @@ def test_the_pictures_draw_what_there_is(tmp_path: Path) -> None:
     (experiment,) = retention.EXPERIMENTS
     assert experiment.figure is not None
     runs = [result(experiment, name, s, [0.5, 0.6, 0.4], 2) for name in ("Local SGD", "ADA-GD") for s in (0, 1)]
-    experiment.figure(Results(experiment, tuple(runs)), tmp_path / "a")
+    save(experiment.figure(Results(experiment, tuple(runs))), tmp_path / "a")
     (experiment,) = steps.EXPERIMENTS
     assert experiment.figure is not None
     runs = [
@@ -187,6 +188,6 @@ def test_the_pictures_draw_what_there_is(tmp_path: Path) -> None:
     ]
     results = Results(experiment, tuple(runs))
     assert [run.arm.name for run in chosen(results, LOCAL, largest)] == [row(LOCAL, 1e-4), row(LOCAL, 1.5e-4)]
-    experiment.figure(results, tmp_path / "b")
-    experiment.figure(Results(experiment, tuple(runs[:2])), tmp_path / "c")
+    save(experiment.figure(results), tmp_path / "b")
+    save(experiment.figure(Results(experiment, tuple(runs[:2]))), tmp_path / "c")
     assert {path.name for path in tmp_path.iterdir()} == {f"{x}.{kind}" for x in "abc" for kind in ("png", "svg")}

@@ -8,6 +8,7 @@ from fedappeal.reproductions import load_experiment
 from fedappeal.reproductions.fedalign import ACCURACY_MEAN, ALL, ALL_LATER, FEDALIGN, PRIORITY_ONLY
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment, Missing, Results, RunResult
+from fedappeal.views.comparison.measures import save
 from server.build import check_settings
 from strategies.fedalign import FedALIGN
 from strategies.fedalign.alignment import aligned
@@ -132,7 +133,7 @@ def test_the_figure_shows_what_was_run(name: str, tmp_path: Path) -> None:
     experiment = load_experiment(name)
     assert experiment.figure is not None
     names = [arm.name for arm in experiment.arms if arm.label != ALL][:6]
-    experiment.figure(results(experiment, dict.fromkeys(names, 0.5)), tmp_path / "figure")
+    save(experiment.figure(results(experiment, dict.fromkeys(names, 0.5))), tmp_path / "figure")
     assert (tmp_path / "figure.png").stat().st_size > 5000
     drawn = (tmp_path / "figure.svg").read_text()
     assert drawn.startswith("<?xml")
