@@ -33,6 +33,7 @@ from fedappeal.flower import bundle
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node.fleet import (
+    MOST_TOGETHER,
     Announcement,
     MessageDropped,
     MessageRefused,
@@ -54,7 +55,6 @@ _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
 _MOST_OBJECTS = 10_000
-_AT_ONCE = 32  # objects that are asked for before their size is counted
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
 
 
@@ -330,10 +330,10 @@ class FleetConnection:
                 if CLOCK.now() >= until:
                     raise MessageDropped("its time was over before the server had sent all of it")
                 time.sleep(wait)
-            for first in range(0, len(missing), _AT_ONCE):
+            for first in range(0, len(missing), MOST_TOGETHER):
                 # A message's tree says no sizes: so some at a time, and none after the limit was passed.
                 began = self.traffic.clock()
-                pulled = self._fleet.pull_objects(self.node_id, run_id, missing[first : first + _AT_ONCE])
+                pulled = self._fleet.pull_objects(self.node_id, run_id, missing[first : first + MOST_TOGETHER])
                 in_time = self.traffic.move(sum(map(len, pulled.values())), began, until - CLOCK.now())
                 room.take(pulled)
                 if not in_time:

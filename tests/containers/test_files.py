@@ -30,7 +30,7 @@ def test_every_setting_is_in_the_example_with_its_default() -> None:
     shown = dict(re.findall(r"^#([A-Z_]+)=(.*)$", EXAMPLE, re.MULTILINE))
     assert set(defaults) - set(shown) == {"SUPERLINK_LOG_LEVEL", "INDEX_URL"}
     assert set(shown) <= set(defaults)
-    without_default = {"OPTIONS", "HOSTS", "TORCH_BACKEND", "DATA_DIR", "FLEET_ADDRESS"}
+    without_default = {"OPTIONS", "HOSTS", "TORCH_BACKEND", "DATA_DIR", "FLEET_ADDRESS", "FLEET_HTTP_ADDRESS"}
     for name in set(shown) - without_default:
         assert shown[name] == defaults[name], name
 
@@ -59,7 +59,7 @@ def test_only_the_fleet_ports_and_what_is_looked_at_are_published() -> None:
     published = re.findall(r'^ +- "(.*):(\d+)"$', COMPOSE, re.MULTILINE)
     assert published == [
         ("${FLEET_ADDRESS:-127.0.0.1}:${FLEET_PORT:-9092}", "9092"),
-        ("${FLEET_ADDRESS:-127.0.0.1}:${FLEET_HTTP_PORT:-9093}", "9093"),
+        ("${FLEET_HTTP_ADDRESS:-127.0.0.1}:${FLEET_HTTP_PORT:-9093}", "9093"),
         ("127.0.0.1:${PAGE_PORT:-8090}", "8090"),
         ("127.0.0.1:${GRAFANA_PORT:-3000}", "3000"),
     ]

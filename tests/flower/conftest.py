@@ -27,7 +27,8 @@ from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.fleet_http import HttpFleet
 from fedappeal.flower.node.objects import Parcel, inflate
-from fedappeal.flower.superlink.fleet_app import FleetApp, serve_http
+from fedappeal.flower.superlink.connections import serve_http
+from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP

@@ -6,9 +6,11 @@ looked at again later, while others are read. Messages go out object by object, 
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from itertools import chain
 from logging import WARNING
 
@@ -21,8 +23,6 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.constant import FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS, FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
-from flwr.supercore.protobuf.client import ProtobufRequestContext
-from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid.http_grid import HttpGrid
 
@@ -31,15 +31,16 @@ from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Allowance
 
-_PATH = "/v1/runtime/pull-object"
-_METHOD = "/flwr.proto.Runtime/PullObject"
 _FRAMING = 64
 """Bytes of an answer besides the content."""
-_READ_TIMEOUT = 30.0
 
 
 class TooLarge(Exception):
     """An object is larger than allowed; the message says how large where that is known."""
+
+
+_ALLOWED = ContextVar("allowed", default=math.inf)
+"""Bytes that an answer to this thread may have."""
 
 
 def pull_object(client: RuntimeHttpClient, request: PullObjectRequest, most: int) -> PullObjectResponse:
@@ -51,45 +52,23 @@ def pull_object(client: RuntimeHttpClient, request: PullObjectRequest, most: int
         most: bytes that its content may have.
 
     Raises:
-        TooLarge: before more than that is read.
+        TooLarge: before anything of it is read.
         httpx.HTTPStatusError: if the SuperLink refuses.
     """
-    content = request.SerializeToString()
-
-    def send() -> bytes:
-        http_request = client._client.build_request(
-            "POST",
-            f"{client._base_url}{_PATH}",
-            content=content,
-            headers={
-                "content-type": PROTOBUF_MEDIA_TYPE,
-                "accept": PROTOBUF_MEDIA_TYPE,
-                "accept-encoding": "identity",  # a compressed answer says nothing about its size
-            },
-        )
-        response = client._send(ProtobufRequestContext(_METHOD, request, http_request), stream=True)
-        try:
-            response.raise_for_status()
-            http_request.extensions["timeout"]["read"] = _READ_TIMEOUT  # Flower's streams wait for ever
-            return _read(response, most + _FRAMING)
-        finally:
-            response.close()
-
-    body = client._retry_invoker.invoke(send) if client._retry_invoker is not None else send()
-    answer: PullObjectResponse = PullObjectResponse.FromString(body)
-    return answer
+    client._client.headers["accept-encoding"] = "identity"  # a compressed answer says nothing about its size
+    client._client.event_hooks = {"response": [_refuse_large]}
+    _ALLOWED.set(most + _FRAMING)
+    try:
+        return client.PullObject(request)
+    finally:
+        _ALLOWED.set(math.inf)
 
 
-def _read(response: httpx.Response, most: int) -> bytes:
-    announced = int(response.headers.get("content-length", 0))
-    if announced > most:
+def _refuse_large(response: httpx.Response) -> None:
+    """Refuse an answer before it is read."""
+    announced = response.headers.get("content-length", "an unknown number of")
+    if _ALLOWED.get() < math.inf and not (announced.isdigit() and int(announced) <= _ALLOWED.get()):
         raise TooLarge(f"{announced} bytes")
-    body = bytearray()
-    for part in response.iter_raw():
-        body += part
-        if len(body) > most:
-            raise TooLarge(f"more than {most} bytes")
-    return bytes(body)
 
 
 _STAGES = 3

@@ -14,7 +14,7 @@ LONGEST_HOLD = 20.0
 """Most seconds for which a poll is held."""
 JOINT = ","
 """Between the ids of objects that a SuperLink of ours hands out in one answer; Flower's own knows no such object."""
-MOST_TOGETHER, LARGE_ENOUGH = 64, 1 << 20
+MOST_TOGETHER, LARGE_ENOUGH = 32, 1 << 20
 """Objects of such an answer, and bytes after which no more are added; the others are asked for again."""
 
 

@@ -7,19 +7,15 @@ nodes alone; and an idle connection costs no thread: a held poll is an event tha
 """
 
 import asyncio
-import socket
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
-from logging import ERROR, getLogger
 from typing import Any, NoReturn
 
-import uvicorn
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.supercore.error import FlowerError
 from flwr.supercore.error.catalog import API_ERROR_MAP
@@ -27,31 +23,27 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import Message, Receive, Scope, Send
 
 from fedappeal.flower.node.fleet import HOLD_HEADER
 from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE, Call
 from fedappeal.flower.node.signing import NotSigned, signed_by
+from fedappeal.flower.superlink.connections import LONGEST, MOST_AT_ONCE
 from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
 from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
 from fedappeal.flower.superlink.request_sizes import SMALL_REQUEST, most_bytes
 from fedappeal.flower.superlink.superlink_log import MEANINGS, Seldom
+from fedappeal.system.memory import memory_bytes
 
-MOST_AT_ONCE = 32
-"""Calls of one key at one time, each until its answer is on its way."""
-MOST_CONNECTIONS = 8192
-IDLE, LONGEST = 60.0, 600.0
-"""Seconds after which a connection without a request is ended, and one whose request is not over."""
+MOST_BODIES = memory_bytes() // 4
+"""Bytes of all requests that carry objects, each from its header until its answer is on its way."""
+_BODIES = b""  # no key
 _SMALL_WITHIN = 30.0
-_LARGEST_HEADERS = 16 << 10
 _WORKERS = 16
 _REFUSED = "Invalid SuperNode authentication"
 _BY_PATH: Mapping[str, Call] = {call.path: call for call in CALLS.values()}
 
 log = Seldom()
-_ERRORS = getLogger("fedappeal.fleet-http")
-_ERRORS.setLevel(ERROR)  # uvicorn warns of every request that is no HTTP
 
 
 class _Context:
@@ -80,7 +72,7 @@ class FleetApp:
         self._threads = ThreadPoolExecutor(_WORKERS, "fleet-http")
         # Nodes whose heartbeats wait behind a thousand other calls would count as offline.
         self._heartbeats = ThreadPoolExecutor(1, "fleet-http-heartbeats")
-        self._calls: Counter[bytes] = Counter()
+        self._counts: Counter[bytes] = Counter()  # calls by key, and bytes of bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a call."""
@@ -111,8 +103,9 @@ class FleetApp:
         except NotSigned as error:
             log.warn(MEANINGS[str(error)])
             raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED) from None
-        counted.enter_context(self._counted(key))
-        content = await self._read(call.name, headers, receive, key)
+        if not self._count(counted, key, 1, MOST_AT_ONCE):
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MOST_AT_ONCE} calls at one time")
+        content = await self._read(call.name, headers, receive, key, counted)
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != MEDIA_TYPE.encode():
             raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         try:
@@ -129,21 +122,21 @@ class FleetApp:
             answer = await asyncio.get_running_loop().run_in_executor(threads, ask)
         return bytes(answer.SerializeToString())
 
-    @contextmanager
-    def _counted(self, key: bytes) -> Iterator[None]:
-        """Count a call of a key while it lasts."""
-        if self._calls[key] >= MOST_AT_ONCE:
-            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MOST_AT_ONCE} calls at one time")
-        self._calls[key] += 1
-        try:
-            yield
-        finally:
-            self._calls[key] -= 1
-            if not self._calls[key]:
-                del self._calls[key]
+    def _count(self, counted: ExitStack, what: bytes, number: int, most: int) -> bool:
+        """Count something until a call is over; False where there would be too much of it."""
+        if self._counts[what] + number > most:
+            return False
+        self._counts[what] += number
+        counted.callback(self._end, Counter({what: number}))
+        return True
 
-    async def _read(self, call: str, headers: Mapping[bytes, bytes], receive: Receive, key: bytes) -> bytes:
-        """Read a request's body, as far as its key may send one."""
+    def _end(self, over: Counter[bytes]) -> None:
+        self._counts -= over  # which keeps no zeros
+
+    async def _read(
+        self, call: str, headers: Mapping[bytes, bytes], receive: Receive, key: bytes, counted: ExitStack
+    ) -> bytes:
+        """Read a request's body, as far as its key may send one and there is room."""
         most, within = SMALL_REQUEST, _SMALL_WITHIN
         too_large = HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)  # as any call of a node that is not known
         length = headers.get(b"content-length")
@@ -152,6 +145,8 @@ class FleetApp:
             too_large = HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request of more than {most} bytes")
         if length is not None and int(length) > most:
             raise too_large
+        if most > SMALL_REQUEST and not self._count(counted, _BODIES, int(length or most), MOST_BODIES):
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "other requests are being read: try again")
         content, more = bytearray(), True
         try:
             async with asyncio.timeout(within):
@@ -214,71 +209,3 @@ async def _send_whole(send: Send, event: Message) -> None:
         await send({**event, "more_body": True})
         event = {"type": event["type"]}
     await send(event)
-
-
-class _Connection(H11Protocol):
-    """A connection that is ended where a request does not come, or an answer is not read, in time."""
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.access_log = False
-        self.logger = _ERRORS
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to look at it; above the most connections one that is idle makes room."""
-        super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            others: Any = self.connections - {self}
-            next((other for other in others if other._is_idle()), self).transport.abort()
-        self._look(None, self.loop.time())
-
-    def _is_idle(self) -> bool:
-        return (self.cycle is None or self.cycle.response_complete) and not self.transport.get_write_buffer_size()
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; a call that it is part of is answered no more."""
-        super().send_400_response(msg)
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-
-    def _look(self, doing: object, since: float) -> None:
-        if self not in self.connections:
-            return
-        is_idle = self._is_idle()
-        if doing != (self.cycle, is_idle):
-            doing, since = (self.cycle, is_idle), self.loop.time()
-        if self.loop.time() - since > (IDLE if is_idle else LONGEST):
-            self.transport.abort()
-        else:
-            self.loop.call_later(IDLE / 4, self._look, doing, since)
-
-
-def serve_http(app: ASGIApp, listener: socket.socket, certificate: str = "", key: str = "") -> uvicorn.Server:
-    """Serve an app in a thread that ends with the process, or with the server that is returned.
-
-    Args:
-        app: `FleetApp`, or what stands before it.
-        listener: where; bound already.
-        certificate: file of the certificate (PEM); empty: plaintext.
-        key: file of its private key.
-    """
-    config = uvicorn.Config(
-        app,
-        http=_Connection,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        limit_concurrency=2 * MOST_CONNECTIONS,
-        timeout_keep_alive=int(IDLE),
-        h11_max_incomplete_event_size=_LARGEST_HEADERS,
-        ssl_certfile=certificate or None,
-        ssl_keyfile=key or None,
-    )
-    config.load()  # here, where an error ends the start
-    server = uvicorn.Server(config)
-    threading.Thread(target=server.run, args=([listener],), name="fleet-http", daemon=True).start()
-    return server

@@ -17,6 +17,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import grpc  # type: ignore[import-untyped, unused-ignore]
 import uvicorn
 from fastapi import APIRouter
 from flwr.common.constant import (
@@ -30,8 +31,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedappeal.flower.node.tls import split_address
 from fedappeal.flower.processes import replace_name
+from fedappeal.flower.superlink.connections import make_grpc_server, serve_http
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
-from fedappeal.flower.superlink.fleet_app import FleetApp, serve_http
+from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.spared_sql import spare_superlink
 from fedappeal.flower.superlink.superexec import SUBMITTED, SuperExec
@@ -177,6 +179,7 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     listener, for_one_user = ports.listen(), guarded and ports.is_own(ports.http)
     doors = [OwnUserInterceptor(ports.fleet)] if guarded and ports.is_own(ports.fleet) else []
     guard_fleet_api(partial(_serve_http, listener, ports.tls, for_one_user) if listener else None, doors)
+    replace_name(grpc, "server", partial(make_grpc_server, grpc.server))
     spare_superlink()
     processes = SimpleNamespace(Popen=SuperExec, TimeoutExpired=subprocess.TimeoutExpired)
     replace_name(flower, "subprocess", processes)

@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import grpc
 import pytest
 import uvicorn
 from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
@@ -15,6 +16,7 @@ from flwr.superlink import extensions, main
 from flwr.superlink.routers.control import middlewares
 
 from fedappeal.flower.superlink import superlink_process
+from fedappeal.flower.superlink.connections import make_grpc_server
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
 from fedappeal.flower.superlink.superexec import SUBMITTED, SuperExec
 from fedappeal.flower.superlink.superlink_process import OfControl, Ports, run_superlink
@@ -35,6 +37,7 @@ class Started:
         self.grpc_control = os.environ.get(FLWR_INTERNAL_GRPC_CONTROL_API)
         self.grpc_fleet = os.environ.get(GRPC_FLEET)
         self.superexec = flower.subprocess.Popen
+        self.grpc_server: Any = grpc.server
 
 
 @pytest.fixture
@@ -50,6 +53,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         (extensions, "get_middleware"),
         (flower, "subprocess"),
         (sys, "argv"),
+        (grpc, "server"),
         *((main, name) for name in superlink_process._OF_CONTROL),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
@@ -93,6 +97,7 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
     (start,) = started
     assert start.arguments == ["flower-superlink", *OPTIONS]
     assert start.apps[0].cls is OwnUserOnly
+    assert start.grpc_server.func is make_grpc_server
     assert start.proxy_headers == {"proxy_headers": False}
     assert (start.grpc_control, start.grpc_fleet) == (None, "1")
     assert [type(door) for door in fleet] == [OwnUserInterceptor]
