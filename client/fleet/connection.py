@@ -155,7 +155,7 @@ class FleetConnection:
         self._runs: dict[int, RunSettings] = {}
         self._unconfirmed: deque[tuple[float, int, str]] = deque()
         self._half: Announcement | None = None
-        self._forgotten = False
+        self._forgotten = self._offline = False
         self._closed = threading.Event()
         self._closing = threading.Lock()
         self.traffic = traffic or Traffic()
@@ -283,13 +283,18 @@ class FleetConnection:
     def come_online_anew(self) -> None:
         """Go offline and online at once: a run that this client has left then asks whether that still holds.
 
+        All runs count the node as offline for that moment; what they have sent it waits.
+
         Raises:
-            NotConnected: as in `receive`; to do it again may help.
+            NotConnected: as in `receive`; to do it again may help, and goes on where it failed.
         """
         with clock_measured(self._fleet):
-            # Where the answer is lost, this is refused until the next heartbeat has brought the node online.
-            self._fleet.deactivate(self.node_id)
+            if not self._offline:
+                # Where the answer is lost, this is refused until the next heartbeat has brought the node online.
+                self._fleet.deactivate(self.node_id)
+                self._offline = True
             self._fleet.heartbeat(self.node_id, HEARTBEAT_INTERVAL)
+            self._offline = False
 
     def close(self, timeout: float = 0.4) -> None:
         """Go offline, with at most three calls of ``timeout`` seconds. Never raises; a second time does nothing."""

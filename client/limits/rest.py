@@ -169,7 +169,7 @@ class Rest:
     def why(self) -> str:
         """Return why the client rests, in one line; empty: it does not."""
         if self.pause_file is not None and self.pause_file.exists():
-            return f"nothing is worked on until {self.pause_file} is gone"
+            return "nothing is worked on, as its owner said"
         looked, before = self._latest
         if self.clock() - looked < _EVERY:
             return before

@@ -128,7 +128,7 @@ def reset(folder: Path, forget: bool = False) -> str:
         (folder / RETURNED).touch(mode=0o600)
     aside = f"; {counted(damaged, 'damaged record')} put aside" if damaged else ""
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
-    again = "; a running run asks this client again in its next round" if back else ""
+    again = "; a running run asks again within two rounds (a stock SuperNode: once restarted)" if back else ""
     joined = f"{counted(back, 'run')} can be joined again after having been left"
     return f"back: not paused, {joined}{again}{aside}{forgotten}"
 

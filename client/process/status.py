@@ -168,7 +168,7 @@ def _run(store: DiskStore, run_key: str, departed: bool, activity: RunActivity |
         return status(RunState.LEFT_BY_OWNER, f"left for good, as its owner said{over}")
     if left:
         return status(RunState.LEFT_BY_POLICY, f"left for good in round {left}{over}")
-    decided = activity.decisions[-1] if activity and activity.decisions else None
+    decided = activity.latest_answer if activity else None
     where = f"round {decided.server_round}" if decided and decided.server_round else "the roll call"
     if ended == OVER:
         return status(RunState.OVER, ENDED_LINES[OVER])

@@ -209,6 +209,11 @@ class RunActivity:
     decisions: tuple[Decided, ...] = ()
 
     @property
+    def latest_answer(self) -> Decided | None:
+        """Latest decision that is no rest; None: there is none."""
+        return next((decision for decision in reversed(self.decisions) if decision.what != RESTED), None)
+
+    @property
     def goodwill_line(self) -> str:
         """Goodwill that the client has spent, and since when the model serves it."""
         since = f"the model serves you since round {self.served_since}" if self.served_since else ""

@@ -97,7 +97,7 @@ function decision(data) {
   const row = document.createElement("tr");
   const when = made("td", new Date(data.at * 1000).toLocaleString());
   when.append(made("div", data.run, "soft"));
-  const round = data.what === "rested" ? `after ${data.round}` : data.round || "roll call";
+  const round = data.what === "rested" ? `after ${data.round || "the roll call"}` : data.round || "roll call";
   row.append(when, made("td", round, data.round ? "" : "roll-call"), made("td", data.what), made("td", data.why));
   return row;
 }

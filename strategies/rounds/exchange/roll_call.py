@@ -96,8 +96,9 @@ class Calls:
             self._called.pop(node_id, None)
 
     def renewed(self, online: Iterable[ConnectedNode]) -> set[int]:
-        """Return the nodes that have come online anew since they were called."""
-        return {node.node_id for node in online if self._called.get(node.node_id, node.activated) != node.activated}
+        """Return the nodes that have come online anew since the call that they answered."""
+        silent = {call.node.node_id for call in self.pending.values()}  # what they were sent still waits for them
+        return {n.node_id for n in online if self._called.get(n.node_id, n.activated) != n.activated} - silent
 
     def failed(self, node_id: int, now: float) -> tuple[int, float]:
         """Pause the calls to a node; return how often it has failed, and the pause in seconds."""
@@ -224,7 +225,7 @@ class RollCall:
                 self._calls.failed(node, now)
 
     def _enrol(self, call: Call, message: Message, owners: Owners, online: set[int]) -> bool:
-        """Enrol the client that answered; return whether it takes part, or else has left for good.
+        """Enrol the client that answered; return whether it takes part, as ever: neither left for good nor returns.
 
         Raises:
             Refused: it does not fit the run, or the client-id is another's.
@@ -245,10 +246,12 @@ class RollCall:
             self._refuse(before.node_id, reason)
         self.refused.pop(node.node_id, None)
         self.channel.absent.discard(member.client_id)
-        self.hooks.on_enrolled(member, len(self.members))
+        if not member.left or before is None or before.node_id != member.node_id:
+            self.hooks.on_enrolled(member, len(self.members))
+        stayed = member.client_id not in self.members.left
         if not member.left:  # one that had left may have changed its mind
             self.members.left.discard(member.client_id)
-        return not member.left
+        return stayed and not member.left
 
     def _read(self, call: Call, message: Message, owners: Owners) -> tuple[ProvenKey | None, Member]:
         """Return the key that a node has proven, None in a simulation, and who it says it is.

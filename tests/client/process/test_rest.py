@@ -51,7 +51,7 @@ def test_it_looks_twice_a_second_but_sees_a_pause_at_once(tmp_path: Path) -> Non
         one.why()
     assert clock.looks == 3
     (tmp_path / PAUSED).touch()
-    assert one.why() == f"nothing is worked on until {tmp_path / PAUSED} is gone"
+    assert one.why() == "nothing is worked on, as its owner said"
 
 
 def test_a_damaged_file_of_limits_changes_nothing(tmp_path: Path) -> None:

@@ -116,13 +116,13 @@ def test_a_client_whose_owner_takes_leaving_back_comes_online_anew(
     before = run.activated(node)
     store = DiskStore(state)
     store.write("run-abc", Record({"requirement": "", "left-round": 3, "goodwill-spent": ""}))
-    assert reset(state).endswith("a running run asks this client again in its next round")
+    assert reset(state).endswith("a running run asks again within two rounds (a stock SuperNode: once restarted)")
     while run.activated(node) in (before, ""):
         time.sleep(0.05)
     assert not (state / "returned").exists()
     assert run.ask(node)["model"] is not None
     after = run.activated(node)
-    assert "next round" not in reset(state), "nothing was left: nothing to announce"
+    assert "two rounds" not in reset(state), "nothing was left: nothing to announce"
     run.ask(node)
     assert run.activated(node) == after
 

@@ -16,7 +16,7 @@ from client.limits.rest import Surroundings
 from client.page.app import page_data
 from client.process import serve
 from client.process.answer import Answer
-from client.process.owner import leave, pause
+from client.process.owner import RETURNED, leave, pause
 from client.process.shutdown import GracefulShutdown
 from client.process.status import GOES_ON, RunState, State, client_status, describe
 from client.settings import Connection, NodeSettings
@@ -27,7 +27,7 @@ from client.state.store import DiskStore
 from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import be_sender
-from fedappeal.flower.node.fleet import NotConnected
+from fedappeal.flower.node.fleet import MessageDropped, NotConnected
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.system.locks import only_process
 
@@ -150,6 +150,9 @@ class Served:
     def reply(self, reply: Message, seconds: float) -> None:
         pass
 
+    def come_online_anew(self) -> None:
+        raise MessageDropped("too large")
+
     def end_of(self, run_id: int) -> str | None:
         return self.ended if run_id == 7 else None
 
@@ -170,6 +173,14 @@ def idle(folder: Path) -> None:
 def leaves(folder: Path) -> None:
     """Have the owner leave the run."""
     leave(folder, "k")
+
+
+def rest(folder: Path) -> None:
+    Activity(folder).rested("hours = 22-6")
+
+
+def come_back(folder: Path) -> None:
+    (folder / RETURNED).touch()
 
 
 def limited(**limits: Any) -> Callable[[Path], None]:
@@ -202,7 +213,10 @@ NUMBERS = "training loss 0.5000, required below 0.4000: not met; policy defect"
         ([], moved_too_much, None,
          "resting", None, "max-traffic = 1 MB is reached", "max-traffic = 1 MB"),
         ([CALL, train("limit")], None, None, "waiting", "failed", "max-rounds = 5 a day", "max-rounds = 5 a day"),
+        ([CALL, train("limit"), rest], None, None, "waiting", "failed", "max-rounds = 5 a day", "max-rounds = 5"),
+        ([CALL, train("sat out"), rest], None, None, "waiting", "sat-out", NUMBERS, "sat out (loss 0.500"),
         ([], pause, None, "paused", None, "paused", "paused"),
+        ([come_back], None, None, "waiting", None, "no run has asked yet", "coming online anew: too large"),
         ([CALL, train("joined"), train("left", 6)], None, None, "waiting", "left-by-policy",
          "left for good in round 6", "round 6: left for good"),
         ([CALL, leaves], None, None, "waiting", "left-by-owner",
@@ -256,6 +270,7 @@ def test_page_status_log_and_metrics_agree(
     assert logged in views.log
     assert status.latest == page["latest"] == views.log
     assert views.metrics["fedappeal_client_connected"] == (state != "no-superlink")
+    assert not (tmp_path / RETURNED).exists(), "it does not try for ever"
     assert client_status(tmp_path).state is State.STOPPED, "the process has let go of its folder"
     assert any(line.startswith("state      not running: last sign of life") for line in describe(tmp_path))
 

@@ -157,9 +157,14 @@ def test_one_who_left_is_asked_again_from_the_round_on_before_which_she_comes_on
         change_her_mind()
         grid.activated |= {10: "much later"}
 
-    federate(grid, 6, watch := Watch(before={4: come_back}))
-    assert [record.decisions.get("alice") for record in watch.records] == ["left", None, None, *3 * ["joined"]]
-    assert watch.enrolled == [("alice", 1), ("b", 2), ("alice", 2)]
+    # A round that can begin does not wait for her answer to the call.
+    for seconds, first in ((0.0, 4), (0.3, 5)):
+        grid.delay = lambda node, message, call=seconds: 2.0 if message.metadata.message_type == "train" else call
+        federate(grid, 6, watch := Watch(before={4: come_back}))
+        decisions = [record.decisions.get("alice") for record in watch.records]
+        assert decisions == ["left", *[None] * (first - 2), *["joined"] * (7 - first)]
+        assert watch.enrolled == [("alice", 1), ("b", 2), ("alice", 2)]
+        alice.decision, alice.gone, grid.activated = -1, False, {}
 
 
 def test_a_node_that_comes_online_anew_each_time_brings_back_nobody_and_is_rarely_called() -> None:
@@ -175,6 +180,30 @@ def test_a_node_that_comes_online_anew_each_time_brings_back_nobody_and_is_rarel
     calls = {node: sum(m.metadata.dst_node_id == node for m in grid.sent("query")) for node in (10, 11)}
     assert calls[11] == 1
     assert 3 <= calls[10] <= 8, "pauses of 1, 2, 4 and more seconds"
+    assert watch.enrolled == [("alice", 1), ("b", 2)], "who has left arrives no second time"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_one_who_left_and_comes_online_anew_each_time_is_rarely_asked_whatever_she_says(silent: bool) -> None:
+    """She never answers, or says each time that she is back, and leaves again as soon as she is asked."""
+    alice = Volunteer("alice", decision=-1)
+    grid = slow(RealGrid({10: alice, 11: Volunteer("b")}), 1.0)
+    train = grid.delay
+
+    def come_online_anew(number: int) -> Any:
+        def come() -> None:
+            alice.gone = False
+            grid.activated[10] = str(number)
+            if silent:
+                grid.delay = lambda node, message: train(node, message) or (1e9 if node == 10 else 0.0)
+
+        return come
+
+    watch = federate(grid, 60, Watch(before={number: come_online_anew(number) for number in range(2, 60)}))
+    calls = sum(m.metadata.dst_node_id == 10 for m in grid.sent("query"))
+    assert calls == 2 if silent else 3 <= calls <= 8, "pauses of 1, 2, 4 and more seconds"
+    asked = sum("alice" in record.decisions for record in watch.records)
+    assert asked == (1 if silent else calls)
 
 
 def test_a_signature_for_another_node_is_of_no_use() -> None:
