@@ -42,6 +42,7 @@ class RuntimeApi:
         calls: how often each call was made.
         encodings: in which each call's answer may be, the latest.
         announces: whether answers say how long they are.
+        error: of which each answer is, where it is not empty; its text.
         read: bytes of all answers that were read.
     """
 
@@ -50,6 +51,7 @@ class RuntimeApi:
     calls: Counter[str] = field(default_factory=Counter)
     encodings: dict[str, str] = field(default_factory=dict)
     announces: bool = True
+    error: str = ""
     read: int = 0
 
     def grid(self) -> HttpGrid:
@@ -65,6 +67,8 @@ class RuntimeApi:
         self.calls[name] += 1
         self.encodings[name] = request.headers["accept-encoding"]
         handle, kind = CALLS[name]
+        if self.error and name == "pull-object":
+            return httpx.Response(503, text=self.error)
         [task] = self.server.state.get_tasks(run_ids=[self.run_id])
         try:
             body = handle(kind.FromString(request.read()), self.server.state, task).SerializeToString()

@@ -65,9 +65,11 @@ def pull_object(client: RuntimeHttpClient, request: PullObjectRequest, most: int
 
 
 def _refuse_large(response: httpx.Response) -> None:
-    """Refuse an answer before it is read."""
+    """Refuse an answer before it is read; an error is Flower's to read, and to try again."""
     announced = response.headers.get("content-length", "an unknown number of")
-    if _ALLOWED.get() < math.inf and not (announced.isdigit() and int(announced) <= _ALLOWED.get()):
+    if response.is_error or _ALLOWED.get() == math.inf:
+        return
+    if not (announced.isdigit() and int(announced) <= _ALLOWED.get()):
         raise TooLarge(f"{announced} bytes")
 
 

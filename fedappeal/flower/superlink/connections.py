@@ -1,6 +1,6 @@
 """Connections to the Fleet ports: how many there may be, and how long one may take to begin or be idle.
 
-gRPC bounds its connections by options. Over HTTP a handshake that is not over counts before uvicorn sees it.
+gRPC bounds its connections by options, HTTP in a class of uvicorn's.
 """
 
 import asyncio
@@ -15,18 +15,14 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST_CONNECTIONS, MOST_AT_ONCE = 8192, 32
-"""Connections of each port, above which gRPC refuses a new one and over HTTP an idle one makes room; and calls at one
-time of a connection over gRPC, of a key over HTTP, each until its answer is on its way."""
-MOST_UNFINISHED, MOST_UNFINISHED_EACH = 2048, 512
-"""TLS handshakes over HTTP that are not over, of all addresses and of one; above that the oldest makes room."""
+MOST_CONNECTIONS = 8192
+"""Connections of each port, above which gRPC refuses a new one and over HTTP an idle one makes room."""
 BEGINS_WITHIN = 20.0
 """Seconds within which a TLS handshake has to be over; over HTTP as many again until the first request."""
 IDLE, LONGEST = 60.0, 600.0
 """Seconds after which a connection without a request is ended, and over HTTP one whose request is not over."""
 GRPC_OPTIONS = (
     ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
-    ("grpc.max_concurrent_streams", MOST_AT_ONCE),
     ("grpc.server_handshake_timeout_ms", int(1000 * BEGINS_WITHIN)),
     ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
 )
@@ -79,40 +75,19 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that bounds the TLS handshakes that are not over."""
+    """A server that ends a TLS handshake that is not over in time; uvicorn leaves asyncio's 60 s."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""
-        await super().startup([])
-        self._accepting = [asyncio.create_task(self._accept(listener)) for listener in sockets or ()]
-
-    async def _accept(self, listener: socket.socket) -> None:
-        loop, unfinished = asyncio.get_running_loop(), dict[asyncio.Task[Any], str]()
+        await super().startup([])  # all but listening
         make = partial(_Connection, self.config, self.server_state, self.lifespan.state)
         tls, within = self.config.ssl, BEGINS_WITHIN if self.config.ssl else None
-
-        def end(handshake: asyncio.Task[Any]) -> None:
-            unfinished.pop(handshake, None)
-            if not handshake.cancelled():
-                handshake.exception()  # no TLS, or not in time: nothing to log
-
-        listener.listen(self.config.backlog)
-        listener.setblocking(False)
-        while True:
-            try:
-                accepted, (address, *_) = await loop.sock_accept(listener)
-            except OSError:
-                await asyncio.sleep(1.0)  # out of files
-                continue
-            same = [handshake for handshake, other in unfinished.items() if other == address]
-            if len(same) >= MOST_UNFINISHED_EACH or len(unfinished) >= MOST_UNFINISHED:
-                oldest = same[0] if len(same) >= MOST_UNFINISHED_EACH else next(iter(unfinished))
-                del unfinished[oldest]
-                oldest.cancel()
-            begun = loop.connect_accepted_socket(make, accepted, ssl=tls, ssl_handshake_timeout=within)
-            handshake = loop.create_task(begun)
-            unfinished[handshake] = address
-            handshake.add_done_callback(end)
+        listen = asyncio.get_running_loop().create_server
+        for listener in sockets or ():
+            server = await listen(
+                make, sock=listener, ssl=tls, ssl_handshake_timeout=within, backlog=self.config.backlog
+            )
+            self.servers.append(server)
 
 
 def serve_http(app: ASGIApp, listener: socket.socket, certificate: str = "", key: str = "") -> uvicorn.Server:

@@ -9,9 +9,9 @@ nodes alone; and an idle connection costs no thread: a held poll is an event tha
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
@@ -28,16 +28,14 @@ from starlette.types import Message, Receive, Scope, Send
 from fedappeal.flower.node.fleet import HOLD_HEADER
 from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE, Call
 from fedappeal.flower.node.signing import NotSigned, signed_by
-from fedappeal.flower.superlink.connections import LONGEST, MOST_AT_ONCE
+from fedappeal.flower.superlink.connections import LONGEST
 from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
 from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
 from fedappeal.flower.superlink.request_sizes import SMALL_REQUEST, most_bytes
 from fedappeal.flower.superlink.superlink_log import MEANINGS, Seldom
-from fedappeal.system.memory import memory_bytes
 
-MOST_BODIES = memory_bytes() // 4
-"""Bytes of all requests that carry objects, each from its header until its answer is on its way."""
-_BODIES = b""  # no key
+MOST_AT_ONCE = 32
+"""Calls of one key at one time, each until its answer is on its way."""
 _SMALL_WITHIN = 30.0
 _WORKERS = 16
 _REFUSED = "Invalid SuperNode authentication"
@@ -72,7 +70,7 @@ class FleetApp:
         self._threads = ThreadPoolExecutor(_WORKERS, "fleet-http")
         # Nodes whose heartbeats wait behind a thousand other calls would count as offline.
         self._heartbeats = ThreadPoolExecutor(1, "fleet-http-heartbeats")
-        self._counts: Counter[bytes] = Counter()  # calls by key, and bytes of bodies
+        self._calls: Counter[bytes] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a call."""
@@ -103,9 +101,8 @@ class FleetApp:
         except NotSigned as error:
             log.warn(MEANINGS[str(error)])
             raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED) from None
-        if not self._count(counted, key, 1, MOST_AT_ONCE):
-            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MOST_AT_ONCE} calls at one time")
-        content = await self._read(call.name, headers, receive, key, counted)
+        counted.enter_context(self._counted(key))
+        content = await self._read(call.name, headers, receive, key)
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != MEDIA_TYPE.encode():
             raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         try:
@@ -122,21 +119,21 @@ class FleetApp:
             answer = await asyncio.get_running_loop().run_in_executor(threads, ask)
         return bytes(answer.SerializeToString())
 
-    def _count(self, counted: ExitStack, what: bytes, number: int, most: int) -> bool:
-        """Count something until a call is over; False where there would be too much of it."""
-        if self._counts[what] + number > most:
-            return False
-        self._counts[what] += number
-        counted.callback(self._end, Counter({what: number}))
-        return True
+    @contextmanager
+    def _counted(self, key: bytes) -> Iterator[None]:
+        """Count a call of a key while it lasts."""
+        if self._calls[key] >= MOST_AT_ONCE:
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MOST_AT_ONCE} calls at one time")
+        self._calls[key] += 1
+        try:
+            yield
+        finally:
+            self._calls[key] -= 1
+            if not self._calls[key]:
+                del self._calls[key]
 
-    def _end(self, over: Counter[bytes]) -> None:
-        self._counts -= over  # which keeps no zeros
-
-    async def _read(
-        self, call: str, headers: Mapping[bytes, bytes], receive: Receive, key: bytes, counted: ExitStack
-    ) -> bytes:
-        """Read a request's body, as far as its key may send one and there is room."""
+    async def _read(self, call: str, headers: Mapping[bytes, bytes], receive: Receive, key: bytes) -> bytes:
+        """Read a request's body, as far as its key may send one."""
         most, within = SMALL_REQUEST, _SMALL_WITHIN
         too_large = HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)  # as any call of a node that is not known
         length = headers.get(b"content-length")
@@ -145,8 +142,6 @@ class FleetApp:
             too_large = HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request of more than {most} bytes")
         if length is not None and int(length) > most:
             raise too_large
-        if most > SMALL_REQUEST and not self._count(counted, _BODIES, int(length or most), MOST_BODIES):
-            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "other requests are being read: try again")
         content, more = bytearray(), True
         try:
             async with asyncio.timeout(within):

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from flwr.common.constant import (
 )
 from flwr.superlink import extensions
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from fedappeal.flower.node.tls import split_address
 from fedappeal.flower.processes import replace_name
@@ -35,38 +35,15 @@ from fedappeal.flower.superlink.connections import make_grpc_server, serve_http
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
 from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
+from fedappeal.flower.superlink.quick_runtime import QuickRuntime
 from fedappeal.flower.superlink.spared_sql import spare_superlink
-from fedappeal.flower.superlink.superexec import SUBMITTED, SuperExec
+from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.tuning import return_freed_memory
 
 FLEET_HTTP = "--fleet-http-address"
 """Option with which the Fleet API is served over HTTP, too: ``HOST:PORT``."""
-
-_RUNTIME, _START_RUN = "/v1/runtime/", "/v1/control/start-run"
-_OF_CONTROL = ("ControlSensitiveResponseMiddleware", "ControlAuthenticationMiddleware", "ControlLicenseMiddleware")
-
-
-class OfControl:
-    """A middleware of the Control API (ASGI), passed by calls of the Runtime API, which it would only hand on.
-
-    A run makes a hundred such calls a round, and Starlette runs each of these middlewares in a task of its own.
-
-    Args:
-        middleware: Flower's.
-        app: what it stands before.
-    """
-
-    def __init__(self, middleware: Callable[[ASGIApp], ASGIApp], app: ASGIApp) -> None:
-        self._behind, self._app = middleware(app), app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a call on, by the middleware where it is not of the Runtime API."""
-        of_runtime = scope["type"] == "http" and scope["path"].startswith(_RUNTIME)
-        await (self._app if of_runtime else self._behind)(scope, receive, send)
-        if scope["type"] == "http" and scope["path"] == _START_RUN:
-            SUBMITTED.set()
 
 
 superlink_app: Any = import_module("flwr.superlink.main")
@@ -169,12 +146,11 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     serve_fleet_by_grpc()
     if guarded:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
-        middleware = extensions.get_middleware
-        replace_name(extensions, "get_middleware", lambda: (Middleware(OwnUserOnly), *middleware()))
+    before = [Middleware(OwnUserOnly)] if guarded else []
+    middleware = extensions.get_middleware
+    replace_name(extensions, "get_middleware", lambda: (*before, *middleware(), Middleware(QuickRuntime)))
     if SUPERNODE_SPEAKS_HTTP:  # else this port would serve the Fleet API, too, without bounds
         replace_name(superlink_app, "fleet_router", APIRouter())
-    for name in _OF_CONTROL:
-        replace_name(superlink_app, name, partial(OfControl, getattr(superlink_app, name)))
     allow_open_files()
     listener, for_one_user = ports.listen(), guarded and ports.is_own(ports.http)
     doors = [OwnUserInterceptor(ports.fleet)] if guarded and ports.is_own(ports.fleet) else []

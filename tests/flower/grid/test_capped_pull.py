@@ -17,3 +17,11 @@ def test_of_an_object_that_is_too_large_nothing_is_read(world: World, announces:
     assert "too large" in str(got.error.reason)
     assert world.api.encodings["pull-object"] == "identity", "a squeezed answer would say nothing of its size"
     assert world.api.read < MIB // 4
+
+
+def test_an_error_of_the_superlink_is_no_object_that_is_too_large(world: World) -> None:
+    node = world.node()
+    node.forge(model(bytes(16)))
+    world.api.error = "busy " * MIB
+    (got,) = world.pull(node).values()
+    assert "HTTP 503" in str(got.error.reason)

@@ -17,7 +17,7 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, Regis
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.primitives import asymmetric
 
-from fedappeal.flower.node.fleet import MessageDropped, NodeForgotten, NotAnswering, NotConnected, Upload
+from fedappeal.flower.node.fleet import NodeForgotten, NotConnected, Upload
 from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE
 from fedappeal.flower.node.signing import http_headers
@@ -88,28 +88,6 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(
 def test_an_upload_to_a_superlink_that_was_restarted_says_that_it_is_forgotten(served: Server) -> None:
     with pytest.raises(NodeForgotten):
         served.fleet().push_objects(1, 1, Upload("session", {"id": bytes(5 << 20)}))
-
-
-def test_the_bodies_that_are_read_at_one_time_are_bounded_together(
-    served: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet_app, "MOST_BODIES", 3 << 20)
-    (slow, _), (fleet, _) = served.node(), served.node()
-    upload = Upload("session", {"id": bytes(2 << 20)})
-    with closing(connect(served)) as connection:
-        connection.sendall(head("PushObject", headers_of(slow, content_length=str(2 << 20))) + b"x")
-        until(lambda: is_busy(fleet, upload))
-        assert ask(served, "PushObject", headers_of(fleet), bytes(2 << 20)) == 503, "a client asks again"
-        other = served.fleet()
-        assert ask(served, "RegisterNode", headers_of(other), register(other)) == 200, "small ones do not count"
-    until(lambda: not is_busy(fleet, upload))
-
-
-def is_busy(fleet: FleetApi, upload: Upload) -> bool:
-    """Whether the SuperLink reads other bodies; else it does not know the run of this upload."""
-    with pytest.raises((NotConnected, MessageDropped)) as refused:
-        fleet.push_objects(1, 1, upload)
-    return isinstance(refused.value, NotAnswering)
 
 
 def ask_for_a_run(fleet: FleetApi, node: int) -> None:

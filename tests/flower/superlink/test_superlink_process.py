@@ -1,10 +1,8 @@
 """What `superlink_process` relies on: the options of `flower-superlink`, and what it calls by name."""
 
-import asyncio
 import inspect
 import os
 import sys
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -15,11 +13,12 @@ from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.superlink import extensions, main
 from flwr.superlink.routers.control import middlewares
 
-from fedappeal.flower.superlink import superlink_process
+from fedappeal.flower.superlink import quick_runtime, superlink_process
 from fedappeal.flower.superlink.connections import make_grpc_server
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
-from fedappeal.flower.superlink.superexec import SUBMITTED, SuperExec
-from fedappeal.flower.superlink.superlink_process import OfControl, Ports, run_superlink
+from fedappeal.flower.superlink.quick_runtime import QuickRuntime
+from fedappeal.flower.superlink.superexec import SuperExec
+from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
 from fedappeal.flower.versions import GRPC_FLEET
 from fedappeal.settings.config import ConfigError
 
@@ -37,7 +36,7 @@ class Started:
         self.grpc_control = os.environ.get(FLWR_INTERNAL_GRPC_CONTROL_API)
         self.grpc_fleet = os.environ.get(GRPC_FLEET)
         self.superexec = flower.subprocess.Popen
-        self.grpc_server: Any = grpc.server
+        self.grpc_server = grpc.server
 
 
 @pytest.fixture
@@ -54,7 +53,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         (flower, "subprocess"),
         (sys, "argv"),
         (grpc, "server"),
-        *((main, name) for name in superlink_process._OF_CONTROL),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setenv(FLWR_INTERNAL_GRPC_CONTROL_API, "1")
@@ -96,7 +94,7 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
     run_superlink(OPTIONS, guarded=True)
     (start,) = started
     assert start.arguments == ["flower-superlink", *OPTIONS]
-    assert start.apps[0].cls is OwnUserOnly
+    assert [layer.cls for layer in start.apps[:2]] == [OwnUserOnly, QuickRuntime], "the door is outermost"
     assert start.grpc_server.func is make_grpc_server
     assert start.proxy_headers == {"proxy_headers": False}
     assert (start.grpc_control, start.grpc_fleet) == (None, "1")
@@ -108,6 +106,7 @@ def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fl
     run_superlink(OPTIONS, guarded=False)
     (start,) = started
     assert OwnUserOnly not in [each.cls for each in start.apps]
+    assert start.apps[0].cls is QuickRuntime
     assert start.grpc_control is None, "a second Control API is not served in any case"
     assert fleet == []
     assert start.superexec is SuperExec
@@ -117,48 +116,6 @@ def test_a_host_that_cannot_be_guarded_is_refused(started: list[Started]) -> Non
     with pytest.raises(ConfigError, match=r"host = '0\.0\.0\.0' is not allowed: 127\.0\.0\.1 or ::1"):
         run_superlink([*OPTIONS, "--host", "0.0.0.0"], guarded=True)
     assert started == []
-
-
-def test_calls_of_the_runtime_api_pass_by_what_stands_before_the_control_api(
-    started: list[Started], fleet: list[Any]
-) -> None:
-    run_superlink(OPTIONS, guarded=False)
-    before = [layer.cls for layer in started[0].apps if isinstance(layer.cls, partial)]
-    assert [layer.args[0].__name__ for layer in before] == list(superlink_process._OF_CONTROL)
-    reached: list[str] = []
-
-    def noted(name: str) -> Any:
-        async def called(scope: Any, receive: Any, send: Any) -> None:
-            reached.append(f"{name} {scope.get('path')}")
-
-        return called
-
-    layer: Any = OfControl(lambda app: noted("middleware"), noted("app"))
-    for path in ("/v1/runtime/get-nodes", "/v1/control/start-run", "/v1/runtime", "//v1/runtime/x", "/"):
-        asyncio.run(layer({"type": "http", "path": path}, None, None))
-    asyncio.run(layer({"type": "lifespan"}, None, None))
-    assert reached[0] == "app /v1/runtime/get-nodes"
-    assert [line.split()[0] for line in reached[1:]] == 5 * ["middleware"]
-
-
-def test_a_submitted_run_wakes_what_starts_its_server_process() -> None:
-    async def nothing(scope: Any, receive: Any, send: Any) -> None:
-        assert not SUBMITTED.is_set(), "before Flower has the run"
-
-    SUBMITTED.clear()
-    layer: Any = OfControl(lambda app: nothing, nothing)
-    for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task"):
-        asyncio.run(layer({"type": "http", "path": path}, None, None))
-    asyncio.run(layer({"type": "lifespan"}, None, None))
-    assert not SUBMITTED.is_set()
-    asyncio.run(layer({"type": "http", "path": superlink_process._START_RUN}, None, None))
-    assert SUBMITTED.is_set()
-    SUBMITTED.clear()
-    assert superlink_process._START_RUN in {route.path for route in flower_routes()}
-
-
-def flower_routes() -> list[Any]:
-    return list(import_module("flwr.superlink.routers.control.router").router.routes)
 
 
 def test_what_it_replaces_is_what_flower_calls() -> None:
@@ -171,7 +128,7 @@ def test_what_it_replaces_is_what_flower_calls() -> None:
     assert extensions.get_middleware() == ()
     for middleware in (middlewares.ControlAuthenticationMiddleware, middlewares.ControlLicenseMiddleware):
         assert "not _is_control_path(request.url.path)" in inspect.getsource(middleware.dispatch)
-    assert not middlewares._is_control_path(superlink_process._RUNTIME)
+    assert not any(map(middlewares._is_control_path, quick_runtime._PATHS)), "they pass by nothing that asks"
     assert all(middlewares._is_control_path(path) for _, path in middlewares.CONTROL_SENSITIVE_ROUTE_KEYS)
     starts = inspect.getsource(flower.SuperLinkLifespan)
     assert "_run_fleet_api_grpc_rere(" in starts
