@@ -155,7 +155,7 @@ class FleetConnection:
         self._runs: dict[int, RunSettings] = {}
         self._unconfirmed: deque[tuple[float, int, str]] = deque()
         self._half: Announcement | None = None
-        self._forgotten = self._offline = False
+        self._forgotten = False
         self._closed = threading.Event()
         self._closing = threading.Lock()
         self.traffic = traffic or Traffic()
@@ -286,15 +286,12 @@ class FleetConnection:
         All runs count the node as offline for that moment; what they have sent it waits.
 
         Raises:
-            NotConnected: as in `receive`; to do it again may help, and goes on where it failed.
+            NotConnected: as in `receive`; to do it again may help, within one heartbeat.
         """
         with clock_measured(self._fleet):
-            if not self._offline:
-                # Where the answer is lost, this is refused until the next heartbeat has brought the node online.
-                self._fleet.deactivate(self.node_id)
-                self._offline = True
+            # Where an answer is lost, this is refused until the next heartbeat has brought the node online.
+            self._fleet.deactivate(self.node_id)
             self._fleet.heartbeat(self.node_id, HEARTBEAT_INTERVAL)
-            self._offline = False
 
     def close(self, timeout: float = 0.4) -> None:
         """Go offline, with at most three calls of ``timeout`` seconds. Never raises; a second time does nothing."""

@@ -234,13 +234,10 @@ class _Client:
         while not self.shutdown.asked.is_set():
             self._guard.moved(self._traffic.take())  # of whatever became of the last message
             self._rest_while_paused()
-            if self._returned.exists() and not self.shutdown.asked.is_set():
-                try:
-                    self._persist(fleet.come_online_anew)
-                except MessageDropped as error:
-                    self._tell("dropped", f"coming online anew: {error}")
-                self._returned.unlink(missing_ok=True)  # not before: a process that is killed does it once it starts
             try:
+                if self._returned.exists() and not self.shutdown.asked.is_set():
+                    self._returned.unlink(missing_ok=True)  # a process that ends meanwhile does it by starting again
+                    self._persist(fleet.come_online_anew)
                 asked = time.monotonic()
                 self.alive(LONGEST_HOLD)
                 message = self._persist(lambda: fleet.receive(LONGEST_HOLD, self._waits))

@@ -46,7 +46,7 @@ class Snapshot:
             however the latest process left it.
         latest: the latest round's line of the history; empty: no round is over.
         totals: of the columns `SUMMED`.
-        failures: reasons for which replies were left out, and how often each occurred.
+        failures: reasons for which replies are missing or were left out, and how often each occurred.
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = (), rounds: Iterable[Mapping[str, Any]] = ()) -> None:

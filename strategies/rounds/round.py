@@ -35,7 +35,7 @@ KEEP_MODEL: Final = Kept.MODEL
 """Result of `Algorithm.finish` where the round leaves the global model as it is."""
 
 ABSENT = "absent"
-"""Decision of a client that rested or was out of reach: no reply of its came in time."""
+"""Decision of a client of which no reply came in time: it rests, is slow, or is out of reach."""
 COUNTED = ("joined", "sat-out", "left", ABSENT, "failed", "surplus")
 """Decisions that a round's line counts."""
 

@@ -61,15 +61,18 @@ def test_events_and_failures_name_run_round_and_client() -> None:
     out = io.StringIO()
     view = RunView(RunPlan.of(RunConfig.parse({}), Path("runs/here")), Console(file=out))
     view.watch("event", {"time": 12.5, "event": "refused", "client": "anna", "reason": "no\x1b[31m\nsuch"})
-    counts = {"joined": 0, "sat_out": 0, "left": 0, "seconds": 1.0, "decisions": {}}
-    view.watch("round", {"round": 2, **counts, "failures": {"berta": "she said\n{"}})
-    refused, finished, failed = events(out.getvalue())
+    decisions = {"berta": "failed", "cleo": "absent"}
+    counts = {"joined": 0, "sat_out": 0, "left": 0, "seconds": 1.0, "decisions": decisions}
+    failures = {"berta": "she said\n{", "cleo": "no answer before the deadline"}
+    view.watch("round", {"round": 2, **counts, "failures": failures})
+    refused, finished, failed, absent = events(out.getvalue())
     assert refused["time"] == "1970-01-01T00:00:12.500+00:00"
     assert (refused["level"], refused["event"], refused["client"]) == ("warning", "refused", "anna")
     assert refused["message"] == "refused reason=no?[31m?such"
     assert (finished["event"], finished["round"], finished["run"]) == ("round-finished", 2, "here")
     assert (failed["event"], failed["round"], failed["client"]) == ("client-failed", 2, "berta")
     assert failed["message"] == "she said?{"
+    assert (absent["event"], absent["client"]) == ("client-absent", "cleo")
 
 
 def test_what_goes_wrong_is_an_event_too(capfd: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ class HasPath(Protocol):
 
 _COUNTED = ("round", "asked", "joined")
 """What each line of a history counts."""
-_OTHERS_COUNTED = (*SUMMED[:-1], "surplus", "evaluated", "expected")  # seconds are no count
+_OTHERS_COUNTED = (*(key for key in SUMMED if key != "seconds"), "surplus", "evaluated", "expected")
 """What a line counts besides; runs of earlier versions have not all of these."""
 
 _LARGEST = 1e300

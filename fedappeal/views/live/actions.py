@@ -20,7 +20,7 @@ from fedappeal.views.live.settings_file import run_options, settings_files
 
 STOPPED = "stopped"
 _RESUME_WAIT = 300.0
-NOTHING_OFFERED: Mapping[str, Any] = {"stop": False, "resume": False, "extend": False, "commands": [], "files": []}
+_NOTHING: Mapping[str, Any] = {"stop": False, "resume": False, "extend": False, "commands": (), "files": ()}
 _ENDED_EARLY = (FAILED, INTERRUPTED, STOPPED)
 
 
@@ -44,10 +44,10 @@ class ForeignRun:
                 stop = {"what": "stop it", "command": "fedappeal federation stop RUN-ID --superlink HOST:8000"}
             else:
                 stop = {"what": "stop it: Ctrl-C in the terminal where it was started", "command": ""}
-            return {**NOTHING_OFFERED, "commands": [stop]}
+            return {**_NOTHING, "commands": [stop]}
         where = " --superlink HOST:8000" if runtime == SUBMITTED else ""
         commands = [_command("continue it", path, where)] if state in _ENDED_EARLY else []
-        return {**NOTHING_OFFERED, "commands": commands}
+        return {**_NOTHING, "commands": commands}
 
     def stop(self, run_id: int) -> str:
         """Stop a run, 0: the one that is shown; return what was done. Raises NotDone."""
@@ -67,8 +67,7 @@ class OwnRun(ForeignRun):
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
         """As in `ForeignRun`."""
-        later = [_command("continue it later", path)]
-        return {**NOTHING_OFFERED, "stop": state in (WAITING, RUNNING), "commands": later}
+        return {**_NOTHING, "stop": state in (WAITING, RUNNING), "commands": [_command("continue it later", path)]}
 
     def stop(self, run_id: int) -> str:
         """As in `ForeignRun`."""
@@ -98,7 +97,7 @@ class SubmittedRun(ForeignRun):
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
         """As in `ForeignRun`."""
-        resumable, offer = state in _ENDED_EARLY and path is not None, {**NOTHING_OFFERED}
+        resumable, offer = state in _ENDED_EARLY and path is not None, {**_NOTHING}
         offer["files"] = settings_files(self.runs)
         if resumable and runtime != SUBMITTED:
             return offer | {"commands": [_command("continue it", path)]}

@@ -22,8 +22,8 @@ MOST_SHOWN = 500
 MOST_REFUSED = 50
 _REASON = 160
 _WORD = 16
-_EXPIRED = "Error: Message Unavailable"
-"""How Flower's reason begins where a client took no message before the message's time was over."""
+_EXPIRED = tuple(f"Error: {what} Unavailable" for what in ("Message", "Reply Message", "Node"))
+"""How Flower's reasons begin where a client was gone, or took no message before the message's time was over."""
 _LISTED_NODE = ("online", "registered")
 _ATTENTION = ("resting", "silent", "slow", "failed", "away")
 """States of clients that come first where not all are shown."""
@@ -57,6 +57,7 @@ class _Client:
     recent: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=RECENT))
     why: tuple[int, str] = (0, "")
     answered: int = 0
+    returned: int = 0
 
     @property
     def reason(self) -> str:
@@ -74,15 +75,18 @@ class Clients:
     def __init__(self) -> None:
         self.nodes: Sequence[Node] | None = None
         self._known: dict[str, _Client] = {}
+        self._begun = 0
         self._refused: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
 
     def event(self, line: Mapping[str, Any]) -> None:
         """Take up an event of the run's folder."""
         kind, node = line.get("event"), _id(line.get("node", ""))
+        self._begun = line.get("round", self._begun)
         if kind == "enrolled":
             client = self._client(_id(line.get("client", "")))
             if client is not None:
                 client.node = node or client.node
+                client.returned = self._begun if line.get("returned") else client.returned
                 examples = line.get("examples")
                 client.examples = examples if isinstance(examples, int) else None
             for key in [key for key in self._refused if node and key[0] == node]:
@@ -158,8 +162,8 @@ class Clients:
 
     def _state(self, client: _Client, node: Node | None) -> str:
         """Return the state of a client: of `STATES`, or a decision that is not known here."""
-        last = client.recent[-1][1] if client.recent else ""
-        if last == "left":
+        number, last = client.recent[-1] if client.recent else (0, "")
+        if last == "left" and number > client.returned:
             return "left"
         if node is not None and node.status != "online":
             return "away"
@@ -169,7 +173,7 @@ class Clients:
             if last == "absent" or client.reason.startswith(NO_ANSWER):
                 return "silent" if node is None else "resting"
             return "failed"
-        return _OF_DECISION.get(last, last) if last else "enrolled"
+        return _OF_DECISION.get(last, last) if last not in ("", "left") else "enrolled"
 
     def _client(self, name: str) -> _Client | None:
         """Return a client by its id; None: there are too many."""

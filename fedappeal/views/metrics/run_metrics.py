@@ -18,10 +18,11 @@ from fedappeal.record.follower import Follower
 from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.metrics.serving import CountConnected
+from strategies.rounds.round import COUNTED
 
 OTHER = "other"
 _KINDS = {
-    "no-answer": r"^no answer|^slow alone",
+    "no-answer": r"^no answer|^slow alone|^the message could not be sent|^Error: (Reply )?(Message|Node) Unavailable",
     "not-finite": r"is not a finite number|not finite",
     "data": r"data is refused|OwnDataError",
     "influence": r"\(influence-norm\)",
@@ -31,7 +32,7 @@ _KINDS = {
 }
 KINDS = (*_KINDS, OTHER)
 """Kinds of reasons for which a reply is left out or a client refused: few, whatever other parties write."""
-DECISIONS = ("joined", "sat_out", "left", "absent", "failed", "surplus")
+DECISIONS = tuple(decision.replace("-", "_") for decision in COUNTED)
 _NOWHERE = Path(os.devnull)
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
@@ -107,7 +108,7 @@ class RunMetrics:
         self._asked = counter("fedappeal_asked", "Requests to train")
         self._decisions = counter("fedappeal_decisions", "What became of requests to train", ["decision"])
         self._latest = gauge("fedappeal_round_decisions", "The same, of the latest round", ["decision"])
-        self._failures = counter("fedappeal_failures", "Replies left out, by kind", ["reason"])
+        self._failures = counter("fedappeal_failures", "Replies missing or left out, by kind", ["reason"])
         self._refused = counter("fedappeal_refusals", "Clients refused, by kind", ["reason"])
         self._unavailable = counter("fedappeal_unavailable", "Nodes that were called in vain")
         self._enrolled = gauge("fedappeal_clients_enrolled", "Clients that answered the roll call")

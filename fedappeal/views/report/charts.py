@@ -126,7 +126,7 @@ _DECISIONS = {
     "joined": ("#009e73", "joined"),
     "sat-out": ("#e69f00", "sat out"),
     "left": ("#d55e00", "left for good"),
-    "absent": ("#999999", "rested, or out of reach"),
+    "absent": ("#999999", "absent: no reply in time"),
     "failed": ("#cc79a7", "failed"),
     "refused": ("#8c564b", "joined, update not used"),
     "surplus": ("#56b4e9", "joined after enough had"),

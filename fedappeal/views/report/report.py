@@ -175,8 +175,8 @@ def _of_one(shown: ReportedRun, comparisons: Sequence[Comparison]) -> tuple[str,
     drawn = Section("Over the rounds", charts=_charts(shown, comparisons))
     sections = [Section("What came out", [run_verdict(run)]), drawn]
     if shown.failures:
-        failures = Table("Failures by reason", ("reason", "times"), _rows(shown.failures))
-        sections.append(Section("Failures", tables=[failures]))
+        failures = Table("Why replies are missing", ("reason", "times"), _rows(shown.failures))
+        sections.append(Section("Missing replies", tables=[failures]))
     if (clients := _clients(shown)).rows:
         sections.append(Section("The clients", folded=[clients]))
     sections.append(Section("How it was run", folded=[settings, facts]))
@@ -259,12 +259,11 @@ def _rated(run: RecordedRun) -> list[str]:
 
 def _took_part(run: RecordedRun) -> str:
     totals = Snapshot(rounds=run.lines).totals
-    asked, joined, left = (totals[key] for key in ("asked", "joined", "left"))
-    words = {"sat_out": "were declined", "absent": "had no answer (rest, or out of reach)", "failed": "failed"}
+    words = {"sat_out": "were declined", "absent": "had no reply in time", "failed": "failed"}
     others = [f"{totals[key]:,} {what}" for key, what in words.items() if totals[key]]
-    others += [f"{counted(left, 'client')} left for good" if left else "no client left"]
+    others += [f"{totals['left']:,} ended in leaving for good" if totals["left"] else "no client left"]
     served = next((float(line["served"]) for line in reversed(run.lines) if line.get("served") is not None), None)
-    text = f"Of {asked:,} requests to train {joined:,} were joined; {', '.join(others)}."
+    text = f"Of {totals['asked']:,} requests to train {totals['joined']:,} were joined; {', '.join(others)}."
     if served is not None:
         text += f" The last model serves {100 * served:.0f} % of the clients as well as their own."
     return text

@@ -111,7 +111,7 @@ class RunView:
             self._enrolled = int(line["enrolled"])
             if line.get("returned"):
                 self._say(f"client {printable(self._name_of(line['client']), _NAME)} had left, and takes part again")
-            elif self._enrolled == self._total:
+            if self._enrolled == self._total and not self._began:
                 self._say(f"{counted(self._total, 'client')} enrolled after {self._seconds():.1f} s")
             self._doing(f"{self._enrolled} of {self._total} clients enrolled")
         elif line["event"] == "waiting":
@@ -172,7 +172,7 @@ class RunView:
         self._say("the run's folder: ", (str(self.path), "bold"))
 
     def _event(self, kind: str, line: dict[str, Any]) -> None:
-        """Print a JSON line of a round, and one of each client that failed in it; or one of an event."""
+        """Print a JSON line of a round, and one of each reply that is missing; or one of an event."""
         event = "round" if kind == "round" else str(line["event"])
         if event == "round":
             event = "round-finished" if kind == "round" else "round-begun"
@@ -186,8 +186,9 @@ class RunView:
         if kind == "round":
             self.rounds.append(line)
             for client, reason in line.get("failures", {}).items():
-                failed = {**facts, "event": "client-failed", "client": printable(client, SHOWN_ID)}
-                say(self.console, str(reason), style="yellow", facts=failed)
+                what = "client-absent" if line["decisions"].get(client) == "absent" else "client-failed"
+                about = {**facts, "event": what, "client": printable(client, SHOWN_ID)}
+                say(self.console, str(reason), style="yellow", facts=about)
 
     def _waiting(self, line: dict[str, Any]) -> None:
         enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]

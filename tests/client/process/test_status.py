@@ -216,7 +216,7 @@ NUMBERS = "training loss 0.5000, required below 0.4000: not met; policy defect"
         ([CALL, train("limit"), rest], None, None, "waiting", "failed", "max-rounds = 5 a day", "max-rounds = 5"),
         ([CALL, train("sat out"), rest], None, None, "waiting", "sat-out", NUMBERS, "sat out (loss 0.500"),
         ([], pause, None, "paused", None, "paused", "paused"),
-        ([come_back], None, None, "waiting", None, "no run has asked yet", "coming online anew: too large"),
+        ([come_back], None, None, "waiting", None, "no run has asked yet", "dropped: too large"),
         ([CALL, train("joined"), train("left", 6)], None, None, "waiting", "left-by-policy",
          "left for good in round 6", "round 6: left for good"),
         ([CALL, leaves], None, None, "waiting", "left-by-owner",

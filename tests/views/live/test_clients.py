@@ -56,6 +56,7 @@ def test_names_of_clients_are_the_superlinks_where_they_are_no_other_clients() -
         ("absent", NO_ANSWER, "", "silent"),
         ("absent", NO_ANSWER, "offline", "away"),
         ("absent", f"{SLOW_ALONE}: not waited for after 3.0 s", "online", "slow"),
+        ("failed", "Error: Node Unavailable - The destination node", "online", "resting"),
         ("failed", "Error: Message Unavailable - The requested message could not be found", "online", "resting"),
         ("failed", NO_ANSWER, "", "silent"),
         ("failed", NO_ANSWER, "offline", "away"),
@@ -78,6 +79,19 @@ def test_the_state_of_a_client(decision: str, why: str, status: str, state: str)
     assert row["state"] == state
     assert state in STATES
     assert section["counts"] == {state: 1}
+
+
+def test_a_client_that_came_back_has_not_left_until_it_leaves_again() -> None:
+    clients = enrolled(Clients(), anna=7)
+    clients.event({"event": "round", "round": 3})
+    clients.event({"event": "enrolled", "client": "anna", "node": "7", "returned": True})
+    clients.event({"event": "round", "round": 4})
+    clients.decided([packed(3, {"anna": "left"})])  # a page that is opened later reads the events first
+    assert rows(clients)["anna"]["state"] == "enrolled"
+    clients.event({"event": "enrolled", "client": "anna", "node": "8"})
+    assert rows(clients)["anna"]["state"] == "enrolled"
+    clients.decided([packed(4, {"anna": "left"})])
+    assert rows(clients)["anna"]["state"] == "left"
 
 
 def test_a_paused_client_that_answers_again_does_not_rest_any_more() -> None:

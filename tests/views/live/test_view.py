@@ -219,7 +219,7 @@ def test_a_stopped_run_is_known_from_the_superlink(tmp_path: Path, superlink: Su
         view.refresh(pages)
     told = dict(pages.told)
     assert told["run"]["state"] == "stopped"
-    assert told["actions"] == {"stop": False, "resume": False, "extend": False, "commands": [], "files": []}
+    assert told["actions"] == {"stop": False, "resume": False, "extend": False, "commands": (), "files": []}
     view.refresh(pages)
     assert pages.told[-1] == ("actions", {**told["actions"], "resume": True, "extend": True})
 

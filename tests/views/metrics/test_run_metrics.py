@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.server.superlink.linkstate.utils import (
+    MESSAGE_UNAVAILABLE_ERROR_REASON,
+    NODE_UNAVAILABLE_ERROR_REASON,
+    REPLY_MESSAGE_UNAVAILABLE_ERROR_REASON,
+)
 
 from fedappeal.cli.onlookers import CommandOnlookers
 from fedappeal.cli.start import start_local, start_simulations, submit_run
@@ -27,6 +32,7 @@ from fedappeal.views.live.view import View
 from fedappeal.views.metrics.run_metrics import KINDS, OTHER, kind_of
 from fedappeal.views.metrics.serving import MetricsPort
 from fedappeal.views.terminal.view import RunView
+from strategies.rounds.exchange.exchange import NOT_SENT
 from tests.views.comparison.recorded import a_run
 from tests.views.live.test_view import SUPERLINK, SuperLinkOfTests, a_listed_run
 from tests.views.live.test_view import superlink as superlink
@@ -166,6 +172,10 @@ def test_a_folder_that_is_not_there_yet_has_no_metrics_and_no_error(tmp_path: Pa
     ("reason", "kind"),
     [
         ("no answer", "no-answer"),
+        (NOT_SENT, "no-answer"),
+        (MESSAGE_UNAVAILABLE_ERROR_REASON, "no-answer"),
+        (REPLY_MESSAGE_UNAVAILABLE_ERROR_REASON, "no-answer"),
+        (NODE_UNAVAILABLE_ERROR_REASON, "no-answer"),
         ("slow alone: not waited for after 3.0 s, (rule)", "no-answer"),
         ("array 'w' has values that are not finite", "not-finite"),
         ("weight = -1.0 is not allowed: a finite number, at least 0", "malformed"),

@@ -172,6 +172,8 @@ def test_a_client_that_returns_is_named_and_the_arrivals_are_not_said_again() ->
     lines = told(*arrivals, {"event": "round", "round": 1}, returned)
     assert sum("3 clients enrolled after" in line for line in lines) == 1
     assert lines[-1] == "client c2 had left, and takes part again"
+    lines = told(*arrivals[:2], {**returned, "client": "c3"})
+    assert "3 clients enrolled after" in lines[-1], "a run that is resumed may wait for the one who returns"
 
 
 def test_what_clients_call_themselves_and_why_they_failed_is_no_markup() -> None:

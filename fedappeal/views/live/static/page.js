@@ -77,7 +77,7 @@ function showFacts() {
     }
     facts.push(["joined, of asked", `${whole(sums.joined)} of ${whole(sums.asked)}`]);
     facts.push(["sat out", whole(sums.sat_out)], ["left for good", whole(sums.left)]);
-    facts.push(["rested", whole(sums.absent)], ["failed", whole(sums.failed)]);
+    facts.push(["absent", whole(sums.absent)], ["failed", whole(sums.failed)]);
     facts.push(["sent up", megabytes(sums.bytes_up)], ["sent down", megabytes(sums.bytes_down)]);
     facts.push(["rounds took", duration(sums.seconds)]);
   }
@@ -100,7 +100,7 @@ function showClients() {
   say("counts", clients.total ? `${plural(clients.total, "client")}: ${counts.join(", ")}${all}` : "none yet");
   fill("clients", clients.rows.map(client => clientRow(client, shown.states)));
   const told = Object.keys(clients.counts).filter(state => shown.states[state] && !["joined", "sat out"].includes(state));
-  byId("signs").textContent = ["● joined, ○ sat out, × left, z rested or out of reach, ! failed, + not counted, - not used",
+  byId("signs").textContent = ["● joined, ○ sat out, × left, z absent: no reply in time, ! failed, + not counted, - not used",
     ...told.map(state => `${state}: ${shown.states[state]}`)].join("; ");
   showFacts();
 }
