@@ -73,6 +73,10 @@ class Missing(LookupError):
     """Raised where a claim asks for a number of a run that was not made."""
 
 
+class NotRunYet(Missing):
+    """Raised where the run of that row and seed is still to be made."""
+
+
 class Unmeasured(LookupError):
     """Raised where a run has not the number that a claim asks for: its model diverged, or never got there."""
 
@@ -180,11 +184,19 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All finished runs of an experiment, in the order of its arms, then by seed."""
+    """All finished runs of an experiment, in the order of its arms, then by seed.
+
+    Attributes:
+        experiment: the experiment.
+        runs: the runs.
+        quick: whether it is the short form.
+        waiting: arm and seed of runs that are still to be made.
+    """
 
     experiment: "Experiment"
     runs: tuple[RunResult, ...]
     quick: bool = False
+    waiting: frozenset[tuple[str, int]] = frozenset()
 
     @cached_property
     def arms(self) -> tuple[Arm, ...]:
@@ -211,7 +223,7 @@ class Results:
         def number(arm: str, key: str) -> float:
             numbers = [run.number(measures[key]) for run in self.of(arm) if run.seed == seed]
             if not numbers:
-                raise Missing(f"{arm}: {key}")
+                raise (NotRunYet if (arm, seed) in self.waiting else Missing)(f"{arm}: {key}")
             if numbers[0] is None:
                 raise Unmeasured(f"{arm}: {key}")
             return numbers[0]

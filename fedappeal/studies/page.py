@@ -150,7 +150,10 @@ def _made(record: Record, name: str) -> str:
     numbers = record.numbers
     missing = [f"not run here: {line}" for line in record.skipped()]
     missing += [f"not run yet: {', '.join(waiting)}"] if (waiting := record.waiting()) else []
-    missing += [f"not run yet: {counted(runs, 'run')} of the rows"] if (runs := record.runs_waiting()) else []
+    if runs := len(record.runs_waiting()):
+        missing.append(
+            f"not run yet: {counted(runs, 'run')} of the rows; a claim is over the seeds that its rows have"
+        )
     missing += [f"failed: {run}: {reason}" for run, reason in numbers.failed.items()]
     missing += [f"diverged: {', '.join(numbers.diverged)}"] if numbers.diverged else []
     seeds = f"seeds 0 to {numbers.seeds - 1}" if numbers.seeds > 1 else "seed 0"

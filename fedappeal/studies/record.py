@@ -56,16 +56,16 @@ class Record:
         measured = self.numbers.measures
         return arms + [f"the column '{m.title}'" for m in self.experiment.measures if m.key not in measured]
 
-    def runs_waiting(self) -> int:
-        """Return the number of runs that rows with fewer seeds than the page lack, without those that failed."""
+    def runs_waiting(self) -> frozenset[tuple[str, int]]:
+        """Return row and seed of the runs that rows with fewer seeds than the page lack; none that failed."""
         numbers = self.numbers
-        lacking = [
-            f"{row.name}, seed {seed}"
+        return frozenset(
+            (row.name, seed)
             for row in numbers.rows
             if row.name not in numbers.skipped
             for seed in numbers.lacking(row.name, numbers.seeds)
-        ]
-        return len({*lacking} - numbers.failed.keys())
+            if f"{row.name}, seed {seed}" not in numbers.failed
+        )
 
     def skipped(self) -> list[str]:
         """Return a line for each reason for which arms could not be run."""
@@ -82,7 +82,7 @@ class Record:
         """
         measures = tuple(m for m in self.experiment.measures if m.key in self.numbers.measures)
         runs = recorded_runs(self.numbers, {arm.name: arm for arm in self.experiment.arms})
-        return Results(replace(self.experiment, measures=measures), runs, self.numbers.quick)
+        return Results(replace(self.experiment, measures=measures), runs, self.numbers.quick, self.runs_waiting())
 
     def missing(self, out: Path, seeds: int = 0, data_dir: str = "") -> Plan:
         """Return the runs that the record lacks: rows, and seeds of rows.

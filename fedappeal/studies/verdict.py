@@ -12,7 +12,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fedappeal.studies.experiment import OWN, Claim, Contrast, Experiment, Missing, Numbers, Results, Unmeasured
+from fedappeal.studies.experiment import (
+    OWN,
+    Claim,
+    Contrast,
+    Experiment,
+    Missing,
+    NotRunYet,
+    Numbers,
+    Results,
+    Unmeasured,
+)
 from fedappeal.system.packages import require
 from fedappeal.system.wording import counted
 
@@ -158,6 +168,8 @@ def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers]
             margins[seed] = (margin > 0) - (margin < 0) if claim.by_side else margin
         except Unmeasured:
             unmeasured += 1
+        except NotRunYet:
+            continue
         except Missing:
             missing += not growing
     if not margins and not unmeasured:

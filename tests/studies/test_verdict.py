@@ -59,6 +59,18 @@ def test_the_four_words(margins: tuple[float | None, ...], paper: float | None, 
     assert of(*margins, paper=paper).word == word
 
 
+def test_a_run_that_is_still_to_be_made_keeps_no_claim_from_its_verdict_as_a_missing_one_does() -> None:
+    one, other = Arm("one", {}, {}), Arm("other", {}, {})
+    claim = Claim("one over other", Contrast(("one", "x"), ("other", "x")))
+    experiment = Experiment("e", "E", "P", (one, other), measures=(Measure("x", "x", last("x")),), claims=(claim,))
+    runs = [RunResult(one, seed, {}, (), Path(), {"x": 2.0 + seed / 2}) for seed in range(3)]
+    runs += [RunResult(other, seed, {}, (), Path(), {"x": 0.0}) for seed in range(4)]
+    (complete,) = verdicts(Results(experiment, tuple(runs), waiting=frozenset({("one", 3)})))
+    assert (complete.word, sorted(complete.margins)) == ("reproduced", [0, 1, 2])
+    (lacking,) = verdicts(Results(experiment, tuple(runs)))
+    assert (lacking.word, lacking.unmeasured) == ("undecided", 1)
+
+
 def test_a_claim_that_holds_at_its_bound_in_every_seed() -> None:
     assert of(0.0, 0.0, inclusive=True).word == "reproduced"
     assert of(-1.0, -1.0, inclusive=True).word == "not reproduced"

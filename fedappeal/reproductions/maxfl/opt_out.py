@@ -232,7 +232,7 @@ EXPERIMENTS = (
 - With test labels flipped no single model gets beyond about 61 %: the paper's 70.9 cannot come from there.
 - The paper's baselines, at 40 to 47 %, look like models that froze when clients became free: with train labels
   flipped FedAvg's frozen runs end at 40.5 (rate 0.01), 40.6 and 44.9 (0.005, 30 steps), living ones at 75 to 85. One
-  seed of five at rate 0.01 looks like the paper's table: MaxFL lives, at 80.7. At 0.005 MaxFL freezes in the same
+  seed of ten at rate 0.01 looks like the paper's table: MaxFL lives, at 80.7. At 0.005 MaxFL freezes in the same
   seeds; with 10 local steps, or an epsilon of 5 (as many as are picked), all freeze. "Line 8" is MaxFL with the
   weights that Algorithm 1 prints; it and epsilon 5 are compared with FedAvg of the third and the sixth group.
 - At rate 0.01 with 50 local steps, the best of D.1 for both rows on seed 0 (rho_k follows), all runs of both live,
