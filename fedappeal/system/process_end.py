@@ -72,14 +72,14 @@ def signals_taken(numbers: Iterable[int], handler: Callable[[int, FrameType | No
     """
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in numbers if here}
-    taken = {number: known for number, known in before.items() if known not in (signal.SIG_IGN, None)}
-    for number in taken:
+    replaced = {number: former for number, former in before.items() if former not in (signal.SIG_IGN, None)}
+    for number in replaced:
         signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, known in taken.items():
-            signal.signal(number, known)
+        for number, former in replaced.items():
+            signal.signal(number, former)
 
 
 @contextmanager

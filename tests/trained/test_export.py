@@ -38,10 +38,10 @@ def test_onnx_gives_the_outputs_of_pytorch_for_any_number_of_examples(tmp_path: 
 def test_the_card_is_in_the_onnx_models_metadata(tmp_path: Path) -> None:
     write_model(tmp_path / "m", initial(RunConfig(model="logistic")), {"model": "logistic"})
     write_onnx(open_model(tmp_path / "m"), tmp_path / "new" / "m.onnx")
-    told = onnxruntime.InferenceSession(tmp_path / "new" / "m.onnx").get_modelmeta().custom_metadata_map
-    assert (told["task"], told["model"], told["round"]) == ("digits", "logistic", "3")
-    assert json.loads(told["normalisation"]) == {"scale": 16.0, "mean": 0.3053, "std": 0.376}
-    assert json.loads(told[CARD]) == json.loads(read_card(tmp_path / "m").to_json())
+    metadata = onnxruntime.InferenceSession(tmp_path / "new" / "m.onnx").get_modelmeta().custom_metadata_map
+    assert (metadata["task"], metadata["model"], metadata["round"]) == ("digits", "logistic", "3")
+    assert json.loads(metadata["normalisation"]) == {"scale": 16.0, "mean": 0.3053, "std": 0.376}
+    assert json.loads(metadata[CARD]) == json.loads(read_card(tmp_path / "m").to_json())
 
 
 def test_plain_safetensors_hold_the_parameters_and_the_card(tmp_path: Path) -> None:

@@ -178,8 +178,8 @@ class RollCall:
         # A node that was refused and went away may come back mended (another version, other data): called again then.
         calls.again(self.refused.keys() - online)
         # A client that has left and connects anew may have changed its mind: its answer says so.
-        left = map(self.members.of_client, self.members.left)
-        calls.again({member.node_id for member in left if member} & calls.renewed(nodes))
+        if left := {member.node_id for member in map(self.members.of_client, self.members.left) if member}:
+            calls.again(left & calls.renewed(nodes))
         if due := calls.due(nodes, now, self.settings.start_timeout):
             ids = grid.push_messages([self._message(call) for call in due])
             sent = {message_id: call for message_id, call in zip(ids, due, strict=False) if message_id}
