@@ -52,8 +52,9 @@ class Answering:
             requests = peer.makefile("rb")
             while head := list(iter(requests.readline, b"\r\n")):
                 requests.read(next(int(line[15:]) for line in head if line.startswith(b"Content-Length:")))
+                closes = self.closes  # as it is before the client has the answer, and may change it
                 peer.sendall(self.answer)
-                if self.closes:
+                if closes:
                     break
         except OSError:
             pass
