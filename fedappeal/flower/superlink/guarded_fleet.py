@@ -46,7 +46,7 @@ MOST_STORED = memory_bytes() // 2
 RECOUNTED_EVERY = 1.0
 """Seconds between two looks at what is still stored, of all nodes or of one, once its bound is reached."""
 REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
-"""Replies that a node may announce: a fixed number, and a number for each message that it was sent."""
+"""Replies of a node that are stored: a fixed number, and a number for each message that it was sent."""
 MOST_NODES = 20_000
 """Nodes that are remembered; one of whose replies something is stored is not forgotten."""
 _LOOKED_AT = 100
@@ -154,15 +154,31 @@ class GuardedFleet(FleetServicer):
         return answer
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
-        """Take a reply's announcement, or refuse it: its node has the message."""
+        """Take a reply's announcement, or refuse it: its node has the message.
+
+        What is counted is what may leave something: neither a repeat nor what is refused, here or by Flower.
+        """
         self._take_back(request.node.node_id)
+        store = self.objectstore_factory.store()
+        # Asked before the tree is compared with what is stored: of two at one time both count.
+        is_repeat = any(tree.object_id in store for tree in request.message_object_trees)
+        problem = self._problem(request)
         with self._lock:
             node = self._node(request.node.node_id)
-            node.replies += 1
             allowed = REPLIES_AT_LEAST + REPLIES_EACH * node.messages
-        if problem := self._problem(request, node.replies, allowed):
+            if not problem and node.replies >= allowed:
+                problem = f"more than the {allowed} replies that are allowed"
+            if not problem:
+                node.replies += 1
+        if problem:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        return super().PushMessages(request, context)
+        answer = super().PushMessages(request, context)
+        if not answer.objects_to_push:  # Flower would keep the session until its run ends
+            self.state_factory.state()._cleanup_push_session(answer.session_id, cleanup_messages=False)
+        if is_repeat or not answer.objects_to_push:
+            with self._lock:
+                node.replies -= 1
+        return answer
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> PushObjectResponse:
         """Store an object of a reply, where its node has room."""
@@ -197,10 +213,8 @@ class GuardedFleet(FleetServicer):
         with self._lock:
             return self._handed.pop(node, None)
 
-    def _problem(self, request: PushMessagesRequest, replies: int, allowed: int) -> str:
+    def _problem(self, request: PushMessagesRequest) -> str:
         """Return why an announcement is refused; empty where it is not."""
-        if replies > allowed:
-            return f"{replies} replies are more than the {allowed} that are allowed"
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
             return "one reply at a time, with the tree of its objects"
         about = request.messages_list[0].metadata

@@ -46,6 +46,7 @@ FLEET_HTTP = "--fleet-http-address"
 """Option with which the Fleet API is served over HTTP, too: ``HOST:PORT``."""
 
 
+flower_grpc: Any = import_module("flwr.supercore.grpc")
 superlink_app: Any = import_module("flwr.superlink.main")
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 
@@ -155,7 +156,9 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     listener, for_one_user = ports.listen(), guarded and ports.is_own(ports.http)
     doors = [OwnUserInterceptor(ports.fleet)] if guarded and ports.is_own(ports.fleet) else []
     guard_fleet_api(partial(_serve_http, listener, ports.tls, for_one_user) if listener else None, doors)
-    replace_name(grpc, "server", partial(make_grpc_server, grpc.server))
+    # Flower's module alone sees it, and what else in this process makes a server does not.
+    bounded = {**vars(grpc), "server": partial(make_grpc_server, grpc.server)}
+    replace_name(flower_grpc, "grpc", SimpleNamespace(**bounded))
     spare_superlink()
     processes = SimpleNamespace(Popen=SuperExec, TimeoutExpired=subprocess.TimeoutExpired)
     replace_name(flower, "subprocess", processes)

@@ -23,6 +23,7 @@ from fedappeal.flower.versions import GRPC_FLEET
 from fedappeal.settings.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")
+flower_grpc: Any = import_module("flwr.supercore.grpc")
 OPTIONS = ["--insecure", "--fleet-api-address", "127.0.0.1:9092"]
 
 
@@ -36,7 +37,7 @@ class Started:
         self.grpc_control = os.environ.get(FLWR_INTERNAL_GRPC_CONTROL_API)
         self.grpc_fleet = os.environ.get(GRPC_FLEET)
         self.superexec = flower.subprocess.Popen
-        self.grpc_server = grpc.server
+        self.grpc_server = flower_grpc.grpc.server
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         (extensions, "get_middleware"),
         (flower, "subprocess"),
         (sys, "argv"),
-        (grpc, "server"),
+        (flower_grpc, "grpc"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setenv(FLWR_INTERNAL_GRPC_CONTROL_API, "1")
@@ -96,6 +97,7 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
     assert start.arguments == ["flower-superlink", *OPTIONS]
     assert [layer.cls for layer in start.apps[:2]] == [OwnUserOnly, QuickRuntime], "the door is outermost"
     assert start.grpc_server.func is make_grpc_server
+    assert start.grpc_server.args == (grpc.server,), "which others in this process call as before"
     assert start.proxy_headers == {"proxy_headers": False}
     assert (start.grpc_control, start.grpc_fleet) == (None, "1")
     assert [type(door) for door in fleet] == [OwnUserInterceptor]
@@ -130,6 +132,7 @@ def test_what_it_replaces_is_what_flower_calls() -> None:
         assert "not _is_control_path(request.url.path)" in inspect.getsource(middleware.dispatch)
     assert not any(map(middlewares._is_control_path, quick_runtime._PATHS)), "they pass by nothing that asks"
     assert all(middlewares._is_control_path(path) for _, path in middlewares.CONTROL_SENSITIVE_ROUTE_KEYS)
+    assert "server = grpc.server(" in inspect.getsource(flower_grpc.generic_create_grpc_server)
     starts = inspect.getsource(flower.SuperLinkLifespan)
     assert "_run_fleet_api_grpc_rere(" in starts
     assert "self.superexec_process = subprocess.Popen(command, **" in starts
