@@ -2,10 +2,12 @@
 test_fleet_api.
 """
 
+import http.client
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -154,9 +156,42 @@ def test_connections_are_used_again_and_replaced_where_the_superlink_ended_them(
     server.closes = True
     assert server.fleet.heartbeat(1, 10.0)
     time.sleep(0.1)
+    (ended,) = server.fleet._idle
     assert server.fleet.heartbeat(1, 10.0), "it was seen before anything was sent"
     assert server.accepted == 2
+    assert ended.sock is None
     server.end()
+
+
+@pytest.mark.parametrize(
+    "answering",
+    [OK + b"content-length: 9\r\n\r\nhalf", OK + b"connection: close\r\n\r\nwhole", b"SSH-2.0\r\n"],
+    indirect=True,
+)
+def test_a_connection_whose_answer_is_not_whole_is_closed_and_not_used_again(answering: Answering) -> None:
+    connections = list[http.client.HTTPConnection]()
+    make = answering.fleet._make
+    answering.fleet._make = lambda: connections.append(make()) or connections[-1]  # type: ignore[func-returns-value]
+    for _ in range(2):
+        with pytest.raises((api.NotAnswering, api.NotConnected)):
+            answering.fleet.heartbeat(1, 10.0)
+    assert [connection.sock for connection in connections] == [None, None], "each call had its own; both are closed"
+    assert not answering.fleet._idle
+
+
+def test_a_call_about_an_object_asks_nobody_to_hold_it() -> None:
+    server, heads = Answering(OK + b"content-length: 0\r\n\r\n"), list[tuple[str, float]]()
+    post = server.fleet._post
+
+    def posted(connection: Any, path: str, content: bytes, headers: Any, timeout: float) -> Any:
+        heads.append((dict(headers).get(api.HOLD_HEADER), timeout))
+        return post(connection, path, content, headers, timeout)
+
+    server.fleet._post = posted  # type: ignore[method-assign]
+    server.fleet._begin("PullObject", CALLS["PullObject"].request()).result(10)
+    server.fleet._begin("PullMessages", CALLS["PullMessages"].request(), 7.0).result(10)
+    server.end()
+    assert heads == [(None, fleet_api.OBJECT_TIMEOUT), ("7", fleet_api.TIMEOUT)]
 
 
 def test_closing_ends_a_held_poll() -> None:

@@ -241,6 +241,16 @@ def test_a_slow_sender_and_a_quiet_connection_are_ended(monkeypatch: pytest.Monk
         assert time.monotonic() - began < 8
 
 
+def test_a_call_that_is_held_for_longer_than_a_connection_may_be_idle_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "IDLE", 1.0)
+    monkeypatch.setattr(connections, "BEGINS_WITHIN", 0.5)
+    for served in serve_by("http"):
+        fleet, node = served.node()
+        assert fleet.pull(node, 2.5) is None
+
+
 def test_hundreds_of_idle_connections_take_no_thread_and_keep_no_one_out(served: Server) -> None:
     before = threading.active_count()
     idle = [connect(served) for _ in range(300)]

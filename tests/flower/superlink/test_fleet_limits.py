@@ -8,6 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto import message_pb2
+from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
 from flwr.proto.node_pb2 import Node
@@ -277,6 +278,14 @@ def test_announcements_are_bounded_in_size(bounded: Server) -> None:
     proto, root = reply(sender.message)
     proto.error.reason = "x" * 100_000
     assert "is not allowed: up to 65536" in announce(sender.fleet, sender.node_id, proto, root).refused[0]
+
+
+@pytest.mark.parametrize(("messages", "trees"), [(1, 0), (0, 1), (1, 2), (2, 1), (2, 2)])
+def test_one_reply_is_announced_at_a_time_with_one_tree(messages: int, trees: int) -> None:
+    root = forged("Message", b"{}")
+    request = PushMessagesRequest(messages_list=[MessageProto()] * messages, message_object_trees=[root.tree] * trees)
+    problem = limited({})._problem(request, replies=0, allowed=1)
+    assert problem == "one reply at a time, with the tree of its objects"
 
 
 def test_a_node_sends_no_instructions_and_nothing_in_anothers_name(bounded: Server) -> None:

@@ -346,3 +346,39 @@ def test_what_comes_while_a_node_asks_is_asked_for_again() -> None:
     polls._held[1] = place
     polls._wake(1)
     assert [one.again for one in (starting, others, waiting, place)] == [True, False, False, True]
+
+
+def test_a_message_that_needs_no_objects_wakes_its_node_and_no_other() -> None:
+    """All of its objects may be stored already: of another message with the same content."""
+    polls, asked = HeldPolls(), list[int]()
+    for node in (1, 2):
+        poll = HeldPoll(node, time.monotonic() + HOLD, PullMessagesResponse, lambda _: None, lambda: True)
+        polls.hold(poll)
+        poll.ask = lambda node=node: asked.append(node) or PullMessagesResponse()  # type: ignore[misc, func-returns-value]
+    polls._announced(1, 7, "root", complete=True)
+    until(lambda: bool(asked))
+    assert asked == [1]
+
+
+def test_a_poll_whose_client_is_gone_before_it_has_a_place_is_not_held() -> None:
+    polls = HeldPolls()
+    polls.hold(HeldPoll(1, time.monotonic() + HOLD, PullMessagesResponse, lambda _: None, lambda: False))
+    assert polls.held == 0
+
+
+def test_a_replaced_poll_that_gets_nothing_leaves_the_one_in_its_place_alone() -> None:
+    polls, asked = HeldPolls(), list[str]()
+
+    def held(name: str) -> HeldPoll:
+        def ask() -> PullMessagesResponse:
+            asked.append(name)
+            return PullMessagesResponse()
+
+        return HeldPoll(1, time.monotonic() + HOLD, ask, lambda _: None, lambda: True)
+
+    first = held("first")
+    polls.hold(first)
+    polls.hold(held("second"))
+    polls._ask_again(first)
+    polls._threads.shutdown()
+    assert asked == ["first", "second", "first"]

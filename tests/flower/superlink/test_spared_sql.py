@@ -118,10 +118,14 @@ def test_answers_are_remembered_for_a_short_time_and_refusals_are_not() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    remembered: Remembered[int, bool] = Remembered()
+    remembered: Remembered[int, bool] = Remembered(lambda: 0.0)
     for key in range(25_000):
         remembered.get(key, lambda: True, bool)
     assert len(remembered._until) <= 10_000
+    asked: list[int] = []
+    for key in (30_001, 30_002, 30_001, 30_002):
+        remembered.get(key, lambda key=key: asked.append(key) is None, bool)  # type: ignore[misc]
+    assert asked == [30_001, 30_002], "an answer is remembered beside the others"
 
 
 def test_traffic_adds_up_to_what_flower_would_have_recorded(state: Any, statements: list[str]) -> None:

@@ -2,9 +2,11 @@
 
 import inspect
 import os
+import socket
 import sys
 from importlib import import_module
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -16,6 +18,8 @@ from flwr.superlink.routers.control import middlewares
 from fedappeal.flower.superlink import quick_runtime, superlink_process
 from fedappeal.flower.superlink.connections import make_grpc_server
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
+from fedappeal.flower.superlink.fleet_app import FleetApp
+from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.superlink.quick_runtime import QuickRuntime
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
@@ -112,6 +116,19 @@ def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fl
     assert start.grpc_control is None, "a second Control API is not served in any case"
     assert fleet == []
     assert start.superexec is SuperExec
+
+
+@pytest.mark.parametrize("for_one_user", [True, False])
+def test_the_fleet_port_over_http_has_a_door_where_it_is_for_one_user(
+    monkeypatch: pytest.MonkeyPatch, for_one_user: bool
+) -> None:
+    served = list[tuple[Any, ...]]()
+    monkeypatch.setattr(superlink_process, "serve_http", lambda *given: served.append(given))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        superlink_process._serve_http(listener, ("certificate", "key"), for_one_user, Mock(), HeldPolls())
+    ((app, *rest),) = served
+    assert type(app) is (OwnUserOnly if for_one_user else FleetApp)
+    assert rest == [listener, "certificate", "key"]
 
 
 def test_a_host_that_cannot_be_guarded_is_refused(started: list[Started]) -> None:

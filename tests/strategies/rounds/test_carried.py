@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
+from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, Strategy
 from strategies.rounds.exchange.replies import read_train
 from strategies.rounds.round import KEEP_MODEL, Round, RoundRecord
@@ -98,3 +100,26 @@ def test_a_model_stays_by_the_authors_decision_only_where_the_author_wrote_it() 
         round = Round(model(0.25), strategy.members, RoundRecord(1))
         assert strategy._next_model(round) is None
         assert round.record.kept is decided
+
+
+class Returns(FedAvg):
+    """A strategy whose author returns this as the next model."""
+
+    returned: object = None
+
+    def finish(self, round: Round) -> Any:
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, r"strategy returns returned None \(a forgotten return\?\) as the next model"),
+        (ArrayRecord(), r"strategy returns returned a model with arrays \[\], not \['flat-float64'\]"),
+    ],
+)
+def test_what_is_no_model_like_the_one_that_was_sent_ends_the_run(returned: object, said: str) -> None:
+    strategy = Returns()
+    strategy.returned = returned
+    with pytest.raises(ConfigError, match=said):
+        strategy._next_model(Round(model(0.25), strategy.members, RoundRecord(1)))

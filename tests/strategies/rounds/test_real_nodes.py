@@ -365,6 +365,13 @@ def test_a_crowd_takes_the_places_that_are_free_and_earlier_members_keep_theirs(
     assert len(watch.refused) <= MOST_TOLD + 2, "of 148 refusals few are told"
 
 
+def test_a_run_with_one_place_has_one_client() -> None:
+    grid = slow(RealGrid({10: Volunteer("a"), 11: Volunteer("b")}))
+    watch = federate(grid, 2, min_clients=1, max_clients=1)
+    assert [client for client, _ in watch.enrolled] == ["a"]
+    assert watch.refused == {11: "the run has all of its 1 clients (max-clients)"}
+
+
 def test_nodes_that_never_answer_are_called_a_few_at_a_time() -> None:
     grid = RealGrid({10 + k: lambda message: None for k in range(150)})
     grid.nodes[9] = Volunteer("a")

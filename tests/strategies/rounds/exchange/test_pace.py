@@ -3,7 +3,8 @@
 import math
 
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 
 from strategies import FedAvg, RoundRecord
 from strategies.adagd import AdaGD
@@ -151,6 +152,27 @@ def test_a_client_that_mends_is_waited_for_again() -> None:
     _watch, records = remote(grid, 7, evaluate_every=0)
     assert [record.decisions["c2"] for record in records] == ["joined"] * 7
     assert records[6].seconds > 50, "after four answers in time it is trusted again"
+
+
+def test_a_slow_one_is_measured_in_its_round_by_those_alone_that_trained() -> None:
+    grid = federation(("train",), c0=10.0, c1=10.0)
+    grid.nodes |= {13 + k: Volunteer(f"c{3 + k}", decision=0) for k in range(4)}
+    _watch, records = remote(grid, 3, evaluate_every=0)
+    assert "slow alone: not waited for after 30." in records[2].failures["c2"], "3 times 10 s, and not of no time"
+
+
+def test_the_superlinks_word_that_there_is_no_reply_is_no_answer_in_time() -> None:
+    grid = federation(("train",), seconds=50.0)
+    volunteer = grid.nodes[12]
+
+    def lost(message: Message) -> Message | None:
+        if message.metadata.message_type == "train":
+            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "offline"), reply_to=message)
+        return volunteer(message)
+
+    grid.nodes[12] = lost
+    _watch, records = remote(grid, 3, evaluate_every=0)
+    assert [record.failures["c2"].partition(":")[0] for record in records] == ["offline", "offline", "slow alone"]
 
 
 @pytest.mark.parametrize("others", [40.0, 20.0], ids=["as slow", "not three times"])
