@@ -36,8 +36,8 @@ KEEP_MODEL: Final = Kept.MODEL
 
 ABSENT = "absent"
 """Decision of a client of which no reply came in time: it rests, is slow, or is out of reach."""
-COUNTED = ("joined", "sat-out", "left", ABSENT, "failed", "surplus")
-"""Decisions that a round's line counts."""
+COUNTED = {word: word.replace("-", "_") for word in ("joined", "sat-out", "left", ABSENT, "failed", "surplus")}
+"""Columns of a round's line that count decisions, by decision."""
 
 logger = logging.getLogger("fedappeal")
 
@@ -100,7 +100,7 @@ class RoundRecord:
         line: dict[str, object] = {
             "round": self.server_round,
             "asked": len(self.decisions),
-            **{decision.replace("-", "_"): self.count(decision) for decision in COUNTED},
+            **{column: self.count(decision) for decision, column in COUNTED.items()},
             "mandatory": self.mandatory,
             **self.metrics,
             "evaluated": self.evaluated,

@@ -14,15 +14,15 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.columns import GAUGE, Column, templates
+from fedappeal.record.decisions import decisions_of
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.metrics.serving import CountConnected
-from strategies.rounds.round import COUNTED
+from strategies.rounds.round import ABSENT, COUNTED
 
 OTHER = "other"
 _KINDS = {
-    "no-answer": r"^no answer|^slow alone|^the message could not be sent|^Error: (Reply )?(Message|Node) Unavailable",
     "not-finite": r"is not a finite number|not finite",
     "data": r"data is refused|OwnDataError",
     "influence": r"\(influence-norm\)",
@@ -32,7 +32,6 @@ _KINDS = {
 }
 KINDS = (*_KINDS, OTHER)
 """Kinds of reasons for which a reply is left out or a client refused: few, whatever other parties write."""
-DECISIONS = tuple(decision.replace("-", "_") for decision in COUNTED)
 _NOWHERE = Path(os.devnull)
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
@@ -70,14 +69,15 @@ class FolderMetrics(CollectorRegistry):
 
     def _read(self) -> None:
         if (folder := self._latest() or _NOWHERE) != self._folder:
-            self._folder, self._follower, self._run = folder, Follower(folder), None
+            self._folder, self._follower, self._run = folder, Follower(folder, decisions=True), None
         news = self._follower.read()
         if self._run is None or news.anew:  # a run that continues dropped rounds: count anew
             self._run = RunMetrics(Record(self._folder).settings)
         if news.rounds:
             self._run.metric = Record(self._folder).metric  # a run records it with its first round
+        decisions = {line.get("round"): line for line in news.decisions}
         for line in news.rounds:
-            self._run.round(line)
+            self._run.round(line, decisions.get(line["round"], {}))
         for line in news.events:
             self._run.event(line)
 
@@ -108,7 +108,7 @@ class RunMetrics:
         self._asked = counter("fedappeal_asked", "Requests to train")
         self._decisions = counter("fedappeal_decisions", "What became of requests to train", ["decision"])
         self._latest = gauge("fedappeal_round_decisions", "The same, of the latest round", ["decision"])
-        self._failures = counter("fedappeal_failures", "Replies missing or left out, by kind", ["reason"])
+        self._failures = counter("fedappeal_failures", "Replies that failed or were left out, by kind", ["reason"])
         self._refused = counter("fedappeal_refusals", "Clients refused, by kind", ["reason"])
         self._unavailable = counter("fedappeal_unavailable", "Nodes that were called in vain")
         self._enrolled = gauge("fedappeal_clients_enrolled", "Clients that answered the roll call")
@@ -118,28 +118,29 @@ class RunMetrics:
         self._failed = gauge("fedappeal_run_failed", "1 where the run has failed")
         for direction in ("up", "down"):
             self._bytes.labels(direction)
-        for decision in DECISIONS:
+        for decision in COUNTED.values():
             self._decisions.labels(decision)
             self._latest.labels(decision)
         for kind in KINDS:
             self._failures.labels(kind)
             self._refused.labels(kind)
 
-    def round(self, line: Mapping[str, Any]) -> None:
-        """Take in a line of the history."""
+    def round(self, line: Mapping[str, Any], decisions: Mapping[str, Any]) -> None:
+        """Take in a line of the history, and that of the round's decisions."""
         self._round.set(_number(line.get("round")))
         self._rounds.inc()
         self._seconds.observe(_number(line.get("seconds")))
         self._asked.inc(_number(line.get("asked")))
         for direction in ("up", "down"):
             self._bytes.labels(direction).inc(_number(line.get(f"bytes_{direction}")))
-        for decision in DECISIONS:
+        for decision in COUNTED.values():
             count = _number(line.get(decision))
             self._decisions.labels(decision).inc(count)
             self._latest.labels(decision).set(count)
-        failures = line.get("failures")
-        for reason in failures.values() if isinstance(failures, dict) else ():
-            self._failures.labels(kind_of(reason)).inc()
+        if isinstance(failures := line.get("failures"), dict):
+            decided = decisions_of([decisions], line["round"])
+            for reason in (failures[client] for client in failures if decided.get(client) != ABSENT):
+                self._failures.labels(kind_of(reason)).inc()
         for column, gauge in self._figures.items():
             value = line.get(column.of(self.metric).key)
             if value is not None:

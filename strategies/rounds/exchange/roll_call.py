@@ -5,7 +5,7 @@ The call carries the run's initial model w_0, from which a client warms up its r
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
@@ -95,10 +95,17 @@ class Calls:
         for node_id in nodes:
             self._called.pop(node_id, None)
 
-    def renewed(self, online: Iterable[ConnectedNode]) -> set[int]:
-        """Return the nodes that have come online anew since the call that they answered."""
-        silent = {call.node.node_id for call in self.pending.values()}  # what they were sent still waits for them
-        return {n.node_id for n in online if self._called.get(n.node_id, n.activated) != n.activated} - silent
+    def renewed(self, online: Mapping[int, str]) -> set[int]:
+        """Return the nodes that came online anew since they were called; ``online``: when each did so last."""
+        return {node for node, activated in online.items() if self._called.get(node, activated) != activated}
+
+    def lost(self, online: Mapping[int, str]) -> set[int]:
+        """Give up the calls to nodes that came online anew without an answer; return these nodes."""
+        renewed = self.renewed(online) if self.pending else set()
+        calls = {call.node.node_id: message_id for message_id, call in self.pending.items()}
+        for node in renewed & calls.keys():
+            del self.pending[calls[node]]
+        return renewed & calls.keys()
 
     def failed(self, node_id: int, now: float) -> tuple[int, float]:
         """Pause the calls to a node; return how often it has failed, and the pause in seconds."""
@@ -170,16 +177,16 @@ class RollCall:
         if nodes is self._settled and not (calls.pending or self.refused):
             return False
         calls.expire(now)
-        online = {node.node_id for node in nodes}
+        online = {node.node_id: node.activated for node in nodes}
         self.members.set_online(online)
         if not self._warned and any(node.real and not node.registered for node in nodes):
             self._warned = True  # once: the run has a node whose key no operator registered
             self.hooks.on_open_federation()
         # A node that was refused and went away may come back mended (another version, other data): called again then.
-        calls.again(self.refused.keys() - online)
+        calls.again(self.refused.keys() - online.keys())
         # A client that has left and connects anew may have changed its mind: its answer says so.
         if left := {member.node_id for member in map(self.members.of_client, self.members.left) if member}:
-            calls.again(left & calls.renewed(nodes))
+            calls.again((left & calls.renewed(online)) - {call.node.node_id for call in calls.pending.values()})
         if due := calls.due(nodes, now, self.settings.start_timeout):
             ids = grid.push_messages([self._message(call) for call in due])
             sent = {message_id: call for message_id, call in zip(ids, due, strict=False) if message_id}
@@ -190,6 +197,8 @@ class RollCall:
         asked = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
         calls_answered = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
         self._take(calls_answered, online)
+        for node in calls.lost(online):  # the call may have ended with the node's process
+            self._unavailable(node, "it came online anew before it answered")
         all_called = not due and not calls.waiting(nodes)
         self._settled = nodes if all_called else None
         return bool(due or answers)
@@ -201,17 +210,20 @@ class RollCall:
         ttl = self.settings.start_timeout
         return Message(content, call.node.node_id, MessageType.QUERY, ttl=ttl, group_id="0")
 
-    def _take(self, answers: list[tuple[Call, Message]], online: set[int]) -> None:
+    def _unavailable(self, node: int, reason: str) -> None:
+        """Call a node again, after a pause."""
+        self._calls.again([node])
+        times, pause = self._calls.failed(node, self.channel.clock())
+        self.hooks.on_unavailable(node, times, pause, reason)
+
+    def _take(self, answers: list[tuple[Call, Message]], online: Container[int]) -> None:
         """Enrol the clients that answered, or record why they decline."""
         real = any(call.node.real for call, _ in answers)
         with self.identities.open() if real else nullcontext(Owners()) as owners:
             for call, message in answers:
-                node, now = call.node.node_id, self.channel.clock()
+                node = call.node.node_id
                 if is_from_superlink(message):  # it went offline before it could answer
-                    self._calls.again([node])
-                    times, pause = self._calls.failed(node, now)
-                    reason = " ".join((message.error.reason or "").split())
-                    self.hooks.on_unavailable(node, times, pause, printable(reason))
+                    self._unavailable(node, printable(" ".join((message.error.reason or "").split())))
                     continue
                 try:
                     if self._enrol(call, message, owners, online):
@@ -222,9 +234,9 @@ class RollCall:
                     self.hooks.on_data_refused(node, error.client_id, error.problem)
                 except Refused as error:
                     self._refuse(node, str(error))
-                self._calls.failed(node, now)
+                self._calls.failed(node, self.channel.clock())
 
-    def _enrol(self, call: Call, message: Message, owners: Owners, online: set[int]) -> bool:
+    def _enrol(self, call: Call, message: Message, owners: Owners, online: Container[int]) -> bool:
         """Enrol the client that answered; return whether it takes part, as ever: neither left for good nor returns.
 
         Raises:

@@ -154,7 +154,8 @@ def test_an_answer_that_comes_too_late_is_dropped_and_said_to_be(
     client = start_client(superlink.fleet_address, tmp_path / "state")
     node = client.connected()
     late = run.push(node, ttl=1.0, sleep=1.5, **{"server-round": 8})
-    client.wait_for("round 8: dropped, its time was over before the answer, which took 1.5")
+    line = client.wait_for("round 8: dropped, its time was over before the answer, which took ")
+    assert float(line.rsplit("took ", 1)[1].split()[0]) >= 1.5, "the pause, and what a busy machine adds"
     assert not any("round 8: joined" in line for line in client.lines)
     assert "error" in run.pull(late)  # the SuperLink's own word: there will be no reply
     assert run.ask(node, **{"server-round": 9})["config"]["messages"] == 2

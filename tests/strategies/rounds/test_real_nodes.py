@@ -201,9 +201,28 @@ def test_one_who_left_and_comes_online_anew_each_time_is_rarely_asked_whatever_s
 
     watch = federate(grid, 60, Watch(before={number: come_online_anew(number) for number in range(2, 60)}))
     calls = sum(m.metadata.dst_node_id == 10 for m in grid.sent("query"))
-    assert calls == 2 if silent else 3 <= calls <= 8, "pauses of 1, 2, 4 and more seconds"
+    assert 3 <= calls <= 8, "pauses of 1, 2, 4 and more seconds"
     asked = sum("alice" in record.decisions for record in watch.records)
     assert asked == (1 if silent else calls)
+
+
+def test_a_node_that_came_online_anew_before_it_answered_is_called_again_without_waiting() -> None:
+    """Its process took the call and was killed; the next one, with the same key, has no message of it."""
+    alice, other = Volunteer("alice"), Volunteer("b")
+    grid = slow(RealGrid({10: alice, 11: other}))
+    train = grid.delay
+    grid.delay = lambda node, message: 1e9 if node == 10 else train(node, message)
+
+    def come_back() -> None:
+        grid.delay = train
+        grid.activated[10] = "later"
+
+    watch = Watch(before={3: come_back})
+    federate(grid, 6, watch, start_timeout=300.0, round_timeout=5.0)
+    assert ["alice" in record.decisions for record in watch.records] == [False] * 3 + [True] * 3
+    assert sum(m.metadata.dst_node_id == 10 for m in grid.sent("query")) == 2
+    assert grid.clock() < 30.0
+    assert watch.refused == {}
 
 
 def test_a_signature_for_another_node_is_of_no_use() -> None:

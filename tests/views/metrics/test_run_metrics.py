@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.server.superlink.linkstate.utils import (
-    MESSAGE_UNAVAILABLE_ERROR_REASON,
-    NODE_UNAVAILABLE_ERROR_REASON,
-    REPLY_MESSAGE_UNAVAILABLE_ERROR_REASON,
-)
 
 from fedappeal.cli.onlookers import CommandOnlookers
 from fedappeal.cli.start import start_local, start_simulations, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, append_lines, rewrite, sealed
+from fedappeal.record.decisions import packed
+from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, PARTICIPATION, append_lines, rewrite, sealed
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.launch.superlink import LocalProcesses, Submission
@@ -32,7 +28,7 @@ from fedappeal.views.live.view import View
 from fedappeal.views.metrics.run_metrics import KINDS, OTHER, kind_of
 from fedappeal.views.metrics.serving import MetricsPort
 from fedappeal.views.terminal.view import RunView
-from strategies.rounds.exchange.exchange import NOT_SENT
+from strategies.rounds.exchange.exchange import NO_ANSWER
 from tests.views.comparison.recorded import a_run
 from tests.views.live.test_view import SUPERLINK, SuperLinkOfTests, a_listed_run
 from tests.views.live.test_view import superlink as superlink
@@ -86,9 +82,12 @@ def metrics_of(folder: Path, count: int | None = None) -> Any:
 
 def test_a_runs_metrics_are_sums_over_its_lines(run_folder: Path) -> None:
     registry = metrics_of(run_folder, 4)
-    failures = {"a": "no answer in time", "b": "loss = nan is not a finite number", "c": "<b>what a client says</b>"}
+    # What b writes of its own failure does not make it absent.
+    failures = {"a": NO_ANSWER, "b": NO_ANSWER, "c": "loss = nan is not a finite number", "d": "<b>what it says</b>"}
+    decisions = dict.fromkeys("abcd", "failed") | {"a": "absent", "e": "joined"}
     append_lines(run_folder / EVENTS, [{"event": "enrolled", "enrolled": 5}, {"event": "round", "round": 1}])
-    append_lines(run_folder / HISTORY, [line(1, failures=failures), line(2, gm_appeal=0.25, loss=1.5)])
+    append_lines(run_folder / PARTICIPATION, [packed(1, decisions)])
+    append_lines(run_folder / HISTORY, [line(1, absent=1, failures=failures), line(2, gm_appeal=0.25, loss=1.5)])
     found = samples(registry)
     expected = {
         "fedappeal_run_info|3|maxfl|digits": 1,
@@ -102,9 +101,9 @@ def test_a_runs_metrics_are_sums_over_its_lines(run_folder: Path) -> None:
         "fedappeal_asked_total": 10,
         "fedappeal_decisions_total|joined": 6,
         "fedappeal_round_decisions|sat_out": 1,
-        "fedappeal_failures_total|no-answer": 1,
+        "fedappeal_decisions_total|absent": 1,
         "fedappeal_failures_total|not-finite": 1,
-        "fedappeal_failures_total|other": 1,
+        "fedappeal_failures_total|other": 2,
         "fedappeal_clients_enrolled": 5,
         "fedappeal_clients_connected": 4,
         "fedappeal_model_gm_appeal": 0.25,
@@ -171,12 +170,6 @@ def test_a_folder_that_is_not_there_yet_has_no_metrics_and_no_error(tmp_path: Pa
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("no answer", "no-answer"),
-        (NOT_SENT, "no-answer"),
-        (MESSAGE_UNAVAILABLE_ERROR_REASON, "no-answer"),
-        (REPLY_MESSAGE_UNAVAILABLE_ERROR_REASON, "no-answer"),
-        (NODE_UNAVAILABLE_ERROR_REASON, "no-answer"),
-        ("slow alone: not waited for after 3.0 s, (rule)", "no-answer"),
         ("array 'w' has values that are not finite", "not-finite"),
         ("weight = -1.0 is not allowed: a finite number, at least 0", "malformed"),
         ("reply has no MetricRecord 'metrics'", "malformed"),
