@@ -81,26 +81,24 @@ CLIENTS_OWN = tuple(
 """What no server loads; rules, policies and requirements say what a run's settings may be."""
 
 
-def test_clients_load_nothing_of_the_server() -> None:
-    code = "import client.process.serve, client.process.fork_server, client.app, client.process.owner"
-    assert loaded(code, "server", "ray", "flwr_datasets", "sklearn") == "[]"
-
-
-def test_a_client_process_and_the_fork_server_leave_torch_until_it_is_needed() -> None:
-    assert loaded("import client.process.fork_server, client.settings", "torch", "flwr", "server") == "[]"
-    assert loaded("import client.process.serve", "torch", "server") == "[]"
-
-
 SPARED = ("fastapi", "sqlalchemy", "alembic")
 
 
-def test_serverapps_and_clients_load_neither_the_web_framework_nor_the_database_of_a_superlink() -> None:
-    code = """
-from fedappeal.flower.processes import import_without_server
-import_without_server()
-import client.process.serve, client.app, server.app, flwr.superlink.runtime
-"""
-    assert loaded(code, *SPARED) == "[]"
+def test_clients_load_nothing_of_the_server_and_torch_when_it_is_needed() -> None:
+    """One process imports step by step what clients' processes do, and last what the ServerApp does too."""
+    steps = (
+        ("client.process.fork_server, client.settings", ("torch", "flwr", "server")),
+        ("client.process.serve", ("torch", "server")),
+        ("client.app, client.process.owner", ("server", "ray", "flwr_datasets", "sklearn")),
+        ("server.app, flwr.superlink.runtime", SPARED),
+    )
+    shown = [f"import {modules}{LOADED.replace('WANTED', repr(wanted))}" for modules, wanted in steps]
+    without = "import fedappeal.flower.processes as processes\nprocesses.import_without_server()"
+    lines = python("\n".join([*shown[:1], without, *shown[1:]])).splitlines()
+    assert [line for line in lines if line.startswith("[")] == ["[]"] * len(steps)
+
+
+def test_a_serverapp_loads_neither_the_web_framework_nor_the_database_of_a_superlink() -> None:
     code = (
         "from fedappeal.flower.superlink import serverapp; import sys; sys.argv[1:] = ['--token-file', '/dev/null']"
     )
@@ -111,15 +109,21 @@ import client.process.serve, client.app, server.app, flwr.superlink.runtime
 
 def test_a_superlink_loads_sqlalchemy_for_a_database_alone() -> None:
     code = """
+import os, sys
 from fedappeal.federation.own_superlink import run_own_superlink
 from fedappeal.settings.config import ConfigError
-try:
-    run_own_superlink(["--fleet-api-type", "grpc-adapter", *MORE])
-except ConfigError:
-    pass
+for more in ([], ["--datab=state.db"]):
+    if not (child := os.fork()):
+        try:
+            run_own_superlink(["--fleet-api-type", "grpc-adapter", *more])
+        except ConfigError:
+            print([name for name in ("sqlalchemy", "alembic") if name in sys.modules], flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
 """
-    assert loaded(code.replace("MORE", "[]"), "sqlalchemy", "alembic") == "[]"
-    assert loaded(code.replace("MORE", "['--datab=state.db']"), "sqlalchemy") == "['sqlalchemy']"
+    without, with_database = python(code).splitlines()
+    assert without == "[]"
+    assert with_database.startswith("['sqlalchemy'")
 
 
 def test_what_was_spared_can_be_loaded_afterwards() -> None:
@@ -317,14 +321,12 @@ def test_strategies_need_numpy_flower_the_protocol_and_the_base_of_local_rules_o
     assert not wrong
 
 
-def test_reports_and_the_live_page_load_no_torch() -> None:
-    assert loaded("import fedappeal.views.report.report", "torch", "flwr") == "[]"
-    assert (
-        loaded("import fedappeal.views.live.page, fedappeal.views.live.view, fedappeal.cli.start", "torch", "ray")
-        == "[]"
-    )
-
-
-def test_a_simulation_loads_no_control_api() -> None:
+def test_reports_and_the_live_page_load_no_torch_and_a_simulation_no_control_api() -> None:
     """Starlette, FastAPI and the Control API's client take half a second, which each simulated run would pay."""
-    assert loaded("import fedappeal.cli.start, fedappeal.cli.onlookers", "fastapi", "starlette", "httpx") == "[]"
+    steps = (
+        ("fedappeal.views.report.report", ("torch", "flwr")),
+        ("fedappeal.cli.start, fedappeal.cli.onlookers", ("fastapi", "starlette", "httpx", "torch", "ray")),
+        ("fedappeal.views.live.page, fedappeal.views.live.view", ("torch", "ray")),
+    )
+    shown = [f"import {modules}{LOADED.replace('WANTED', repr(wanted))}" for modules, wanted in steps]
+    assert python("".join(shown)).splitlines() == ["[]"] * len(steps)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,31 @@ def resume(path: Path, rounds: int | None = None, **how: Any) -> None:
     simulate(config, RunFolder.open(path), Simulation.of_runtime(Record(path).config["runtime"]), **how)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunConfig], dict[str, Any]]:
+    """What a run leaves that nothing stops: equal settings run once. It begins before a test changes anything."""
+    left: dict[RunConfig, dict[str, Any]] = {}
+
+    def left_by_run_of(config: RunConfig) -> dict[str, Any]:
+        if config not in left:
+            left[config] = left_by(run(tmp_path_factory.mktemp("whole"), config))
+        return left[config]
+
+    return left_by_run_of
+
+
+@pytest.fixture
+def undisturbed_scaffold(undisturbed: Callable[[RunConfig], dict[str, Any]]) -> dict[str, Any]:
+    """What SCAFFOLD's run leaves."""
+    return undisturbed(settings(strategy="scaffold"))
+
+
+@pytest.fixture
+def undisturbed_maxfl(undisturbed: Callable[[RunConfig], dict[str, Any]]) -> dict[str, Any]:
+    """What MaxFL's run leaves."""
+    return undisturbed(settings(strategy="maxfl"))
+
+
 def left_by(path: Path) -> dict[str, Any]:
     """All that a run leaves, but for dates, seconds and the run's key."""
     checkpoint = Checkpoint.read(path / CHECKPOINT)
@@ -127,10 +153,13 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_run_that_was_killed_continues_to_the_bit(
-    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    undisturbed: Callable[[RunConfig], dict[str, Any]],
 ) -> None:
     config = settings(strategy=strategy, **STRATEGIES[strategy])
-    whole = run(tmp_path / "whole", config)
+    whole = undisturbed(config)
     with monkeypatch.context() as patch:
         killed_after(patch, 3)
         with pytest.raises(RuntimeError, match="killed"):
@@ -139,9 +168,9 @@ def test_a_run_that_was_killed_continues_to_the_bit(
     assert Checkpoint.read(halved / CHECKPOINT).server_round == 3
     assert len(Record(halved).history) == 4
     resume(halved)
-    assert left_by(halved) == left_by(whole)
-    assert len(Record(whole).history) == config.rounds
-    assert sum(line["joined"] for line in Record(whole).history[3:]) > 0
+    assert left_by(halved) == whole
+    assert len(whole["history"]) == config.rounds
+    assert sum(line["joined"] for line in whole["history"][3:]) > 0
 
 
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
@@ -165,9 +194,10 @@ def test_what_clients_have_measured_comes_back_too(
 
 
 @pytest.mark.parametrize("step", ["before round 1", "before the checkpoint", "after the checkpoint"])
-def test_a_kill_between_two_files_leaves_a_pair(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_between_two_files_leaves_a_pair(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed_scaffold: dict[str, Any]
+) -> None:
     config, path = settings(strategy="scaffold"), tmp_path / "run"
-    whole = run(tmp_path / "whole", config)
 
     def killed(*given: Any) -> None:
         raise RuntimeError("killed")
@@ -192,7 +222,7 @@ def test_a_kill_between_two_files_leaves_a_pair(step: str, tmp_path: Path, monke
     (half_written := path / ".checkpoint.safetensors.7.tmp").touch()
     resume(path)
     assert not half_written.exists()
-    assert left_by(path) == left_by(whole)
+    assert left_by(path) == undisturbed_scaffold
 
 
 PROGRAM = """
@@ -245,26 +275,26 @@ def interrupted(path: Path, config: RunConfig, server_round: int, number: int = 
         run(path, config, on_round=on_round)
 
 
-def test_ctrl_c_between_rounds_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_between_rounds_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed_maxfl: dict[str, Any]
+) -> None:
     monkeypatch.setattr("server.recorder.SECONDS_APART", 1e9)
-    config, path = settings(strategy="maxfl"), tmp_path / "run"
-    whole, before = run(tmp_path / "whole", config), signal.getsignal(signal.SIGINT)
-    interrupted(path, config, 3)
+    path, before = tmp_path / "run", signal.getsignal(signal.SIGINT)
+    interrupted(path, settings(strategy="maxfl"), 3)
     assert signal.getsignal(signal.SIGINT) is before
     assert rounds_done(path) == 3
     assert Record(path).events[-1]["event"] == "interrupted"
     resume(path)
-    assert left_by(path) == left_by(whole)
+    assert left_by(path) == undisturbed_maxfl
 
 
 @pytest.mark.parametrize(("apart", "kept"), [(1e9, 4), (0.0, 3)])
 def test_ctrl_c_in_a_round_ends_it_where_that_loses_none(
-    apart: float, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    apart: float, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed_maxfl: dict[str, Any]
 ) -> None:
     """Round 3 would be lost where it is in no checkpoint yet: then round 4 is finished first."""
     monkeypatch.setattr("server.recorder.SECONDS_APART", apart)
-    config, path = settings(strategy="maxfl"), tmp_path / "run"
-    whole, reply = run(tmp_path / "whole", config), SGD.reply
+    config, path, reply = settings(strategy="maxfl"), tmp_path / "run", SGD.reply
 
     def struck(rule: SGD, job: TrainingJob) -> Any:
         if job.server_round == 4 and not struck_once:
@@ -279,7 +309,7 @@ def test_ctrl_c_in_a_round_ends_it_where_that_loses_none(
             run(path, config)
     assert rounds_done(path) == kept
     resume(path)
-    assert left_by(path) == left_by(whole)
+    assert left_by(path) == undisturbed_maxfl
 
 
 def test_an_interrupt_of_the_callers_own_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,15 +435,15 @@ def test_what_each_client_measured_and_requires_is_in_columns(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{}", '{"records": "{}", "judged": [[77, "m", 1, {}]]}'])
-def test_requirements_of_a_damaged_memory_are_made_again(text: str, tmp_path: Path) -> None:
-    config = settings(strategy="scaffold")
-    whole = run(tmp_path / "whole", config)
+def test_requirements_of_a_damaged_memory_are_made_again(
+    text: str, tmp_path: Path, undisturbed_scaffold: dict[str, Any]
+) -> None:
     path = run(tmp_path / "run", settings(strategy="scaffold", rounds=2, schedule_rounds=6))
     file = path / "memory-0.safetensors"
     arrays, values = read_safetensors(file)
     write_safetensors(file, arrays | {"text": np.frombuffer(text.encode(), np.uint8)}, values)
     resume(path, 6)
-    assert left_by(path)["model"] == left_by(whole)["model"]
+    assert left_by(path)["model"] == undisturbed_scaffold["model"]
     assert [line["aside"] for line in Record(path).events if line["event"] == "damaged"] == [
         "memory-0.safetensors.damaged"
     ]
