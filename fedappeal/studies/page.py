@@ -17,8 +17,6 @@ from fedappeal.views.comparison.table import Table
 MOST_WORDS = 800
 """Words of a page; what does not fit stays in the JSON beside it."""
 
-SHORT_FORM = "**The short form (`--quick`): it shows that the {} runs, not what comes out of it.**"
-
 
 def page_stem(plan: Plan, folder: Path) -> Path:
     """Return the path of the page and its pictures, without an ending."""
@@ -108,7 +106,7 @@ def page_of(record: Record) -> str:
     name = folder_name(experiment.name, numbers.quick)
     head = [f"# {experiment.title}", summary(outcomes)]
     if numbers.quick:
-        head.append(SHORT_FORM.format("experiment"))
+        head.append("**The short form (`--quick`): it shows that the experiment runs, not what comes out of it.**")
     head += [f"{experiment.source[0].upper()}{experiment.source[1:]}. {experiment.claim}", *_pictures(record, name)]
     tail = [f"## Notes\n\n{experiment.notes.strip()}"] if experiment.notes else []
     tail.append(_made(record, name))

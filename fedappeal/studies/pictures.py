@@ -28,7 +28,7 @@ Mark = tuple[str, Callable[[Lines], Sequence[int]]]
 
 
 def forest(results: Results) -> Figure:
-    """Draw gaps between two rows with their intervals: a panel a measure, a colour a pair of rows."""
+    """Draw gaps between two rows: a panel a measure, a colour a pair; no interval where a seed has no number."""
     labels = {arm.name: arm.shown for arm in results.experiment.arms}
     gaps = [
         (v, v.contrast.one[1], _pair(v.contrast, labels)) for v in verdicts(results) if v.contrast and _of_two_rows(v)
@@ -78,7 +78,7 @@ def _gap(axes: "Axes", verdict: Verdict, at: float, colour: str) -> None:
     axes.plot(
         list(verdict.margins.values()), [at] * len(verdict.margins), "o", color=colour, markersize=2.5, alpha=0.5
     )
-    if verdict.low is not None and verdict.high is not None:
+    if verdict.low is not None and verdict.high is not None and not verdict.unmeasured:
         axes.plot([verdict.low, verdict.high], [at, at], color=colour, linewidth=1.6)
     axes.plot([verdict.mean], [at], "D", color=colour, markersize=3.5)
     if verdict.paper is not None:

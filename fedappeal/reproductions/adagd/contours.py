@@ -22,7 +22,7 @@ _REGIONS = (
 
 def figure_5(results: Results) -> Figure:
     """Draw the figure from the runs of the first seed."""
-    figure = new_figure(14, 5)
+    figure = new_figure(14, 4.4)
     left, middle, right = figure.subplots(1, 3)
     _example_1(left, results)
     _family(middle, results)

@@ -154,8 +154,8 @@ def _figure_1(results: Results) -> Figure:
         for m in shown:
             for label, marker in ((1, "+"), (-1, "_")):
                 axes.plot(*(label * signed[m][(label < 0) :: 2]).T, marker, color=_COLOURS[m], markersize=11)
-        axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.9), aspect="equal", title=title)
-        axes.legend(fontsize=8, loc="upper center")
+        axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 2.0), aspect="equal", title=title, xlabel="$x_1$", ylabel="$x_2$")
+        axes.legend(fontsize=8, loc="upper center", title="+ and -: labels", title_fontsize=8)
     return figure
 
 

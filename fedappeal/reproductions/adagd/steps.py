@@ -178,7 +178,7 @@ def _figure(results: Results) -> Figure:
         right.plot(lost, [fmean(results.numbers(rows[eta], END_ACCURACY)) for eta in lost], "kx", markersize=11)
     right.set(xlabel="step size eta", ylabel="test accuracy % at the end", xscale="log")
     right.set_title("all steps; crossed out: an agent leaves, in some seed", loc="left", fontsize=10)
-    right.legend(fontsize=8, title="mean, 95 % interval", title_fontsize=8)
+    right.legend(fontsize=8, title="mean; dots: seeds", title_fontsize=8)
     return figure
 
 

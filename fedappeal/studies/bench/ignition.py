@@ -84,8 +84,7 @@ def draw(curves: dict[tuple[str, str], tuple[Level, ...]], stem: Path) -> None:
     for row, task in zip(grid, tasks, strict=True):
         for axes, strategy in zip(row, strategies, strict=True):
             for name, colour in ((BASELINE, "#999999"), (strategy, COLOURS[0])):
-                if not (levels := curves.get((task, name), ())):
-                    continue
+                levels = curves.get((task, name), ())
                 goodwill, shares = [x.goodwill for x in levels], [x.lived / x.runs for x in levels]
                 axes.plot(goodwill, shares, color=colour, marker="o", markersize=2.5, linewidth=1.2)
                 if name == strategy:

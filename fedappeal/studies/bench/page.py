@@ -122,12 +122,13 @@ def behaviour_table(results: BenchResults) -> Table:
 
 
 def task_table(results: BenchResults, task: str, spread: bool = True) -> Table:
-    """Return a task's numbers at its largest goodwill: strategies, and the floors; arguments as `tables`."""
+    """Return a task's numbers at its largest goodwill: strategies, and floors where all were run; see `tables`."""
     import numpy as np
 
     shown = [cell for cell in results.cells() if cell.task == task and cell.goodwill == TASKS[task].shown]
     floors = {RATES[cell.behaviour]: _mean(results, cell, "score") for cell in shown if cell.behaviour in RATES}
     columns = [m for m in results.measures_of(task) if m.key != "stayed"]
+    complete = len(floors) == len(RATES)
 
     def row(cell: Cell) -> tuple[str, ...]:
         name = cell.strategy if cell.behaviour == CORE else f"({cell.behaviour})"
@@ -139,13 +140,14 @@ def task_table(results: BenchResults, task: str, spread: bool = True) -> Table:
         texts = [with_spread(numbers[m.key], runs, m.digits) for m in columns]
         texts = [text if spread and text is not texts[-1] else text.partition(" ±")[0] for text in texts]
         rate = _mean(results, cell, "kept") / 100
-        bounded = len(floors) == len(RATES) and cell.behaviour == CORE and len(numbers["kept"]) == runs
+        bounded = complete and cell.behaviour == CORE and len(numbers["kept"]) == runs
         at_random = plain_number(float(np.interp(rate, list(floors), list(floors.values()))), 1) if bounded else NONE
-        return (name, *texts, at_random)
+        return (name, *texts, *((at_random,) if complete else ()))
 
-    title = f"{task}, goodwill {TASKS[task].shown}; random: {columns[1].title} with random joining at the row's rate"
+    title = f"{task}, goodwill {TASKS[task].shown}"
+    title += f"; random: {columns[1].title} with random joining at the row's rate" if complete else ""
     rows = tuple(row(cell) for cell in shown if cell.behaviour in (CORE, "alone", "everyone"))
-    return Table(title, ("", *(m.title for m in columns), "random"), rows)
+    return Table(title, ("", *(m.title for m in columns), *(("random",) if complete else ())), rows)
 
 
 def _mean(results: BenchResults, cell: Cell, key: str) -> float:
@@ -216,7 +218,7 @@ def _made(results: BenchResults) -> str:
     return "\n".join(
         [
             f"{runs} runs by {commands}. Every number, setting, command and verdict stands in "
-            f"[{RESULTS}]({RESULTS}); behaviours and their sources: [the design](../bench.md).",
+            f"[{RESULTS}]({RESULTS}); behaviours and their sources: docs/bench.md.",
             *lines,
         ]
     )

@@ -102,6 +102,8 @@ def test_floors_stand_beside_the_rows() -> None:
         results = results.with_rows(with_ours(floor, Cell("digits", behaviour, 14, "fedavg"), score=(score,) * 10))
     rows = {row[0]: row for row in task_table(results, "digits").rows}
     assert list(rows) == ["fedavg", "(alone)", "(everyone)"]
+    assert task_table(results, "digits").header[-1] == "random"
+    assert task_table(made(KEPT), "digits").header[-1] == "MB", "a row of which no floors were run has none beside it"
     assert [row[-1] for row in rows.values()] == ["44.0", "-", "-"]
     assert rows["(everyone)"][2] == "55.0 ± 0.0"
     assert rows["(alone)"][2:5] == ("11.0 ± 0.0", "-", "-")  # the untrained model's 10 and what they regret, 1
