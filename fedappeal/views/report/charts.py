@@ -183,18 +183,22 @@ def heat_map(participation: Participation) -> Chart:
         z = np.where(counts.sum(axis=0) > 0, counts.argmax(axis=0).astype(float), np.nan)
         styles = [_DECISIONS.get(word, (_OTHER, escape(word))) for word in words]
         scale = [(edge / len(words), colour) for n, (colour, _) in enumerate(styles) for edge in (n, n + 1)]
-        bar = {"tickvals": list(range(len(words))), "ticktext": [name for _, name in styles], **_ABOVE}
-        look = {"colorscale": scale, "zmin": -0.5, "zmax": len(words) - 0.5, "colorbar": bar}
+        look = {"colorscale": scale, "zmin": -0.5, "zmax": len(words) - 0.5, "showscale": False}
+        # A legend breaks into lines where a colour bar would turn its words and cut them off.
+        entry = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "showlegend": True}
+        square = {"symbol": "square", "size": 12}
+        entries = [{**entry, "name": name, "marker": {**square, "color": colour}} for colour, name in styles]
         alt = f"Who joined when, {size}: {', '.join(name for _, name in styles)}, or not asked."
     else:
         z = participation.joined_share
         bar = {"title": {"text": "share joined", "side": "top"}, **_ABOVE}
-        look = {"colorscale": "Viridis", "zmin": 0, "zmax": 1, "colorbar": bar}
+        look, entries = {"colorscale": "Viridis", "zmin": 0, "zmax": 1, "colorbar": bar}, []
         alt = f"The share that joined of those asked, {size}; each cell holds several."
     packed = base64.b64encode(z.astype("<f4").tobytes()).decode()  # NaN, which JSON has not, is a client not asked
     cells = {"z": {"dtype": "f4", "bdata": packed, "shape": f"{len(rows)}, {len(columns)}"}, "x": columns, "y": rows}
     heat = {"type": "heatmap", **cells, "hoverongaps": False, "xgap": 0, "ygap": 0, **look}
-    return chart_of("Who joined when", alt, [heat], axes, tall=len(rows) > 20)
+    axes["legend"] = {**LEGEND, "itemclick": False, "itemdoubleclick": False}
+    return chart_of("Who joined when", alt, [heat, *entries], axes, tall=len(rows) > 20)
 
 
 def _in_order(words: Sequence[str]) -> list[str]:

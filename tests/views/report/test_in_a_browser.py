@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
 
 from fedappeal.api.report import Report
 from fedappeal.record.decisions import packed
@@ -181,6 +181,38 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(one: Path, tmp_path: Path, br
 def brightness(colour: str) -> int:
     """The sum of a colour's red, green and blue."""
     return sum(int(number) for number in re.findall(r"\d+", colour)[:3])
+
+
+@pytest.mark.parametrize("width", [PHONE, SCREEN])
+def test_each_colour_of_the_heat_map_has_its_whole_name_above_the_map(
+    width: int, one: Path, opened: Callable[..., tuple[Page, list[str]]]
+) -> None:
+    words = ("joined", "sat-out", "left", "absent", "failed", "refused", "surplus")
+    RunFolder.open(one).append(PARTICIPATION, packed(4, {f"c{n}": word for n, word in enumerate(words)}))
+    page, _ = opened(write_report([one]), width)
+    chart = page.locator("figure", has=page.get_by_role("heading", name="Who joined when")).locator(".chart")
+    around, cells = chart.bounding_box(), chart.locator(".heatmaplayer image").bounding_box()
+    boxes = [name.bounding_box() for name in chart.locator(".legendtext").all()]
+    title = chart.locator(".xtitle").bounding_box()
+    assert around is not None
+    assert cells is not None
+    assert title is not None
+    assert title["y"] >= cells["y"] + cells["height"]
+    assert cells["height"] > 80
+    assert len(boxes) == len(words)
+    for place, box in enumerate(boxes):
+        assert box is not None
+        assert around["x"] <= box["x"]
+        assert box["x"] + box["width"] <= around["x"] + around["width"]
+        assert around["y"] <= box["y"]
+        assert box["y"] + box["height"] <= cells["y"]
+        assert not any(overlap(box, other) for other in boxes[:place] if other)
+
+
+def overlap(one: FloatRect, other: FloatRect) -> bool:
+    """Whether two boxes share a point."""
+    beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+    return not (beside or one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"])
 
 
 @pytest.mark.parametrize(("width", "named"), [(PHONE, 0), (SCREEN, 30)])

@@ -116,10 +116,10 @@ def test_what_is_required_of_the_metric_stands_beside_it(a_finished_run: Path) -
 
 def test_who_joined_when(a_finished_run: Path) -> None:
     _, figures = read(write_report([a_finished_run]))
-    heat = next(trace for figure in figures for trace in figure["data"] if trace["type"] == "heatmap")
+    heat, *entries = next(figure["data"] for figure in figures if figure["data"][0]["type"] == "heatmap")
     assert heat["y"] == ["anna", "bert"]
     assert heat["x"] == ["1", "2"]
-    assert heat["colorbar"]["ticktext"] == ["joined", "sat out"]
+    assert [entry["name"] for entry in entries] == ["joined", "sat out"]
     assert heat["z"]["dtype"] == "f4"
     decided = np.frombuffer(base64.b64decode(heat["z"]["bdata"]), np.float32).reshape(2, 2)
     np.testing.assert_array_equal(decided, [[0.0, np.nan], [1.0, 0.0]])
@@ -150,12 +150,12 @@ def test_hostile_ids_do_not_leave_the_data(tmp_path: Path) -> None:
     (path / MEASUREMENTS).write_text(json.dumps(measured) + "\n")
     found, figures = read(write_report([path]))
     assert len([None for tag in re.findall("<script", (path / "report.html").read_text())]) == 3
-    heat = next(trace for figure in figures for trace in figure["data"] if trace["type"] == "heatmap")
+    heat, entry = next(figure["data"] for figure in figures if figure["data"][0]["type"] == "heatmap")
     bars = [
         trace for figure in figures for trace in figure["data"] if "the model meets its requirement" in str(trace)
     ]
     # Plotly reads its texts as a small HTML, links included.
-    for name in (heat["y"][0], heat["colorbar"]["ticktext"][0], bars[0]["x"][0]):
+    for name in (heat["y"][0], entry["name"], bars[0]["x"][0]):
         assert name.startswith("&lt;/script&gt;")
     assert "onerror" in found.text
 
