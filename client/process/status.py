@@ -191,7 +191,7 @@ def describe(folder: Path) -> list[str]:
     store, status = store_of(folder), client_status(folder)
     lines = [f"client     {client_name(store)} ({folder})"]
     paused = (folder / PAUSED).exists()
-    lines.append("paused     yes: `fedappeal client reset` ends it" if paused else "paused     no")
+    lines.append("paused     yes: `fedappeal client resume` ends it" if paused else "paused     no")
     if status.state in (State.ASKED, State.TRAINING):
         lines.append(f"working    {status.line.partition(' ')[2]}")
     elif status.state is State.RESTING:

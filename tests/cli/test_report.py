@@ -7,6 +7,10 @@ from typer.testing import CliRunner
 
 from fedappeal.cli.commands import cli
 from fedappeal.cli.results import report_run
+from fedappeal.cli.start import start_simulations
+from fedappeal.runs.launch.in_process import InProcess
+from fedappeal.runs.plan import swept_plans
+from fedappeal.simulation.options import Simulation
 from tests.views.comparison.recorded import a_run, a_sweep
 
 
@@ -37,3 +41,20 @@ def test_the_end_of_a_run_writes_one_where_it_can(
     report_run(run, wanted=True)
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("no report: output = ")
+
+
+def test_a_resumed_run_has_its_later_rounds_in_the_report_that_lay_there(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start_simulations(
+        swept_plans({"task": "digits", "clients": 3, "rounds": 2}, [], str(run)),
+        InProcess(Simulation("sequential", threads=1)),
+    )
+    resume = ["resume", str(run), "--rounds"]
+    assert "the report:" not in CliRunner().invoke(cli, [*resume, "3"]).output, "nobody asked for one"
+    assert CliRunner().invoke(cli, ["report", str(run)]).exit_code == 0
+    before = (run / "report.html").read_text()
+    done = CliRunner().invoke(cli, [*resume, "4"])
+    assert "".join(done.output.split()).endswith(f"thereport:{run}/report.html")
+    after = (run / "report.html").read_text()
+    assert ("in round 3" in before, "in round 4" in before) == (True, False)
+    assert "in round 4" in after
