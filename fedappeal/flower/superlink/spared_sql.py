@@ -15,11 +15,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate import SqlLinkState
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink import config_loader
 
 from fedappeal.flower.processes import replace_name
@@ -31,6 +34,7 @@ TRAFFIC_EVERY = 1.0
 """Seconds between two additions to the runs' traffic."""
 _MOST = 10_000
 
+object_stores: Any = import_module("flwr.supercore.object_store.object_store_factory")
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -137,6 +141,21 @@ def spare_sql(state: Any) -> None:
     threading.Thread(target=traffic.write_always, name="traffic", daemon=True).start()
 
 
+class WholeTrees(InMemoryObjectStore):
+    """Objects in memory, of which none is deleted while a tree that names it is registered.
+
+    Messages share objects. Flower locks its store for one object of a tree at a time: one that is there may go, with
+    the last message that has it, before the tree's own message counts as its owner. Flower then raises KeyError:
+    a ServerApp's push fails, and with it the run, or a stock SuperNode's reply is lost.
+    """
+
+    def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
+        """Register a tree as one step; return the ids of the objects that have not come."""
+        with self.lock_store:
+            return super().preregister(run_id, object_tree)
+
+
 def spare_superlink() -> None:
     """Keep the objects of messages in the memory of the SuperLink that this process will be."""
+    replace_name(object_stores, "InMemoryObjectStore", WholeTrees)
     replace_name(config_loader, "ObjectStoreFactory", lambda _database: ObjectStoreFactory())

@@ -284,7 +284,7 @@ def test_announcements_are_bounded_in_size(bounded: Server) -> None:
 def test_one_reply_is_announced_at_a_time_with_one_tree(messages: int, trees: int) -> None:
     root = forged("Message", b"{}")
     request = PushMessagesRequest(messages_list=[MessageProto()] * messages, message_object_trees=[root.tree] * trees)
-    problem = limited({})._problem(request, replies=0, allowed=1)
+    problem = limited({})._problem(request)
     assert problem == "one reply at a time, with the tree of its objects"
 
 

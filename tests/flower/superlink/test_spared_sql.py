@@ -1,6 +1,8 @@
 """What `spared_sql` relies on: which SQL Flower runs for a request, and what may be put off."""
 
+import hashlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,11 @@ import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, Status
 from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
-from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.object_store import ObjectStoreFactory, in_memory_object_store
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink import config_loader
 from flwr.superlink.federation import NoOpFederationManager
@@ -25,6 +28,8 @@ from fedappeal.flower.superlink.spared_sql import (
     REMEMBERED,
     Remembered,
     Traffic,
+    WholeTrees,
+    object_stores,
     spare_sql,
     spare_superlink,
 )
@@ -196,9 +201,43 @@ def test_it_replaces_what_flower_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where Flower asks in another way."""
     assert "ObjectStoreFactory(database)" in inspect.getsource(config_loader)
     monkeypatch.setattr(config_loader, "ObjectStoreFactory", config_loader.ObjectStoreFactory)
+    monkeypatch.setattr(object_stores, "InMemoryObjectStore", InMemoryObjectStore)
     spare_superlink()
     factory: Any = config_loader.ObjectStoreFactory
-    assert isinstance(factory("state.db").store(), InMemoryObjectStore)
+    assert isinstance(factory("state.db").store(), WholeTrees)
     for handler in (HANDLERS.pull_object, HANDLERS.push_object, HANDLERS.push_messages):
         assert "check_abort(" in inspect.getsource(handler)
         assert "state.store_traffic(" in inspect.getsource(handler)
+
+
+def register_while_another_goes(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register a message's tree; the only other message with the same content is deleted in the midst of it."""
+    first, second, content = (hashlib.sha256(name).hexdigest() for name in (b"first", b"second", b"content"))
+
+    def tree(root: str) -> ObjectTree:
+        return ObjectTree(object_id=root, children=[ObjectTree(object_id=content)])
+
+    store.preregister(1, tree(first))
+    deleting = threading.Thread(target=store.delete, args=(first,))
+
+    def nodes(of: ObjectTree) -> Iterator[ObjectTree]:
+        yield from of.children
+        deleting.start()
+        deleting.join(0.5)
+        yield of
+
+    monkeypatch.setattr(in_memory_object_store, "iterate_object_tree", nodes)
+    try:
+        store.preregister(1, tree(second))
+    finally:
+        deleting.join()
+    assert store.get_object_tree(second) == tree(second)
+
+
+def test_a_tree_is_registered_as_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_while_another_goes(WholeTrees(), monkeypatch)
+
+
+def test_flowers_own_store_still_needs_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyError):
+        register_while_another_goes(InMemoryObjectStore(), monkeypatch)
