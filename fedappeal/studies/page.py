@@ -132,15 +132,15 @@ def fitting(
 
 
 def _pictures(record: Record, name: str) -> list[str]:
-    """Return the pictures drawn from the numbers, and the figure over the rounds, or a link to it."""
+    """Return the pictures, a link to the figure over the rounds beside others, and what the figure lacks."""
     experiment, numbers = record.experiment, record.numbers
-    parts = [f"![{experiment.title}]({name}{ending}.png)" for ending in experiment.glances]
-    if numbers.figure:
+    endings = list(experiment.glances) or ([""] if numbers.figure else [])
+    parts = [f"![{experiment.title}]({name}{ending}.png)" for ending in endings]
+    if numbers.figure and (experiment.glances or numbers.undrawn):
         undrawn = (
             f", without {counted(len(numbers.undrawn), 'row')} run later, or seeds of them" if numbers.undrawn else ""
         )
-        over = f"[The runs over the rounds]({name}.png){undrawn}."
-        parts.append(over if parts else f"![{experiment.title}]({name}.png)")
+        parts.append(f"[The runs over the rounds]({name}.png){undrawn}.")
     return parts
 
 

@@ -119,6 +119,10 @@ def test_the_page_is_as_of_one_run_of_all_rows(first: slice, tmp_path: Path) -> 
     assert list(joined.numbers.undrawn) == [arm.name for arm in added.experiment.arms]
     drawn = Record(whole, joined.numbers.model_copy(update={"undrawn": ()}))
     assert page_of(drawn) == page_of(Record(whole, with_numbers(record_of(whole, tmp_path))))
+    for record, lacks in ((joined, True), (drawn, False)):
+        page_text = page_of(Record(whole, record.numbers.model_copy(update={"figure": True})))
+        assert f"![{whole.title}]({whole.name}.png)" in page_text
+        assert (f"[The runs over the rounds]({whole.name}.png), without " in page_text) == lacks
 
 
 def missing_of(page: Record, tmp_path: Path) -> Record:
