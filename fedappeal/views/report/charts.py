@@ -13,6 +13,7 @@ from fedappeal.core.requirement import LOSS, METRIC
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CHART, HEADLINE, Column, shown_in
 from fedappeal.record.reader import Snapshot
+from fedappeal.system.wording import counted
 from fedappeal.views.comparison.curves import Curve, panels, thinned
 from fedappeal.views.comparison.measures import COLOURS, Line
 from fedappeal.views.comparison.result import Comparison
@@ -175,7 +176,7 @@ def heat_map(participation: Participation) -> Chart:
         "xaxis": _axis("round", type="category", tickangle=0, **_ticks(columns, columns, 5)),
         "yaxis": {**from_above, **_ticks(rows, participation.clients, 20)},
     }
-    size = f"{len(rows)} rows of clients by {len(columns)} columns of rounds"
+    size = f"{counted(len(rows), 'row')} of clients by {counted(len(columns), 'column')} of rounds"
     if participation.single:
         words = _in_order(participation.decisions)
         order = [participation.decisions.index(word) for word in words]
