@@ -180,7 +180,8 @@ class WithPlugins(Settings):
                 )
             )
         if ignore_unknown:
-            general = {key: value for key, value in general.items() if key in cls.by_key()}
+            fields = cls.by_key()
+            general = {key: value for key, value in general.items() if key in fields}
         return super().parse(general | {"plugins": tuple(sorted(plugins.items()))})
 
     @classmethod
