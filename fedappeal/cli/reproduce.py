@@ -27,6 +27,8 @@ from fedappeal.views.comparison.measures import check_plots
 from fedappeal.views.comparison.table import Table, print_tables
 from fedappeal.views.terminal.shown import complain, say
 
+_CONSOLE = Console(highlight=False)
+
 
 def list_experiments() -> None:
     """Print what can be reproduced."""
@@ -51,31 +53,30 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
         return
     if options.from_numbers:
         page = rewrite_page(experiment, options.pages or options.out)
-        say(Console(highlight=False), "the page: ", (str(page), "bold"))
+        say(_CONSOLE, "the page: ", (str(page), "bold"))
         return
     keys = grid_keys(experiment, options.grid) if options.grid else ()
     check_statistics()
     if experiment.figure or experiment.glances:
         check_plots()
-    console = Console(highlight=False)
     changed = dict(map(_changed, options.changed or ()))
     tried = grid_experiment(experiment, keys) if keys else experiment
     seeds = options.seeds or (1 if keys else 0)
     plan = make_plan(tried, options.out.absolute(), seeds, options.quick, changed, machine.data_dir)
     if keys:
         plan = dataclasses.replace(plan, searched=(options.name, options.grid))
-    results, failed = _carried_out(plan, machine, console, options.redo)
+    results, failed = _carried_out(plan, machine, options.redo)
     folder = options.pages or options.out
-    trouble = _report(*write_page(plan, results, failed, folder), console)
+    trouble = _report(*write_page(plan, results, failed, folder))
     if keys:
-        trouble = trouble or _report(*write_page(*best_of_each(experiment, plan, results), {}, folder), console)
+        trouble = trouble or _report(*write_page(*best_of_each(experiment, plan, results), {}, folder))
     _end(failed, trouble)
 
 
-def _carried_out(plan: Plan, machine: Machine, console: Console, redo: bool) -> tuple[Results, dict[str, str]]:
-    say(console, (plan.experiment.title, "bold"), f" ({plan.experiment.source})")
+def _carried_out(plan: Plan, machine: Machine, redo: bool) -> tuple[Results, dict[str, str]]:
+    say(_CONSOLE, (plan.experiment.title, "bold"), f" ({plan.experiment.source})")
     with _until_interrupted():
-        return carry_out(plan, machine, console, redo)
+        return carry_out(plan, machine, _CONSOLE, redo)
 
 
 @contextmanager
@@ -106,9 +107,8 @@ def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machin
     folder = options.pages or options.out
     record = read_record(experiment, folder)
     plan = record.missing(options.out.absolute(), options.seeds, machine.data_dir)
-    console = Console(highlight=False)
-    results, failed = _carried_out(plan, machine, console, options.redo)
-    _end(failed, _report(*add_to_page(record, plan, results, failed, folder), console))
+    results, failed = _carried_out(plan, machine, options.redo)
+    _end(failed, _report(*add_to_page(record, plan, results, failed, folder)))
 
 
 def _end(failed: Mapping[str, str], trouble: bool) -> None:
@@ -118,10 +118,10 @@ def _end(failed: Mapping[str, str], trouble: bool) -> None:
         sys.exit(1)
 
 
-def _report(page: Path, record: Record, trouble: str, console: Console) -> bool:
+def _report(page: Path, record: Record, trouble: str) -> bool:
     """Print the tables and where the page is; return whether the figure could not be drawn."""
-    print_tables(all_tables(record), console)
-    say(console, "the page: ", (str(page), "bold"))
+    print_tables(all_tables(record), _CONSOLE)
+    say(_CONSOLE, "the page: ", (str(page), "bold"))
     if trouble:
         complain(f"the figure could not be drawn: {trouble}")
     return bool(trouble)
@@ -151,19 +151,18 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     selection = Selection(tasks, behaviours, strategies, options.seeds, options.quick, earlier, name)
     check_plots()
     check_statistics()
-    console = Console(highlight=False)
     with _until_interrupted():
-        results = do_runs(selection, options.out.absolute(), machine, console, options.redo)
-    _show(results, options.page or options.out, console)
+        results = do_runs(selection, options.out.absolute(), machine, _CONSOLE, options.redo)
+    _show(results, options.page or options.out)
     _end(results.failed, False)
 
 
 def _run_again(file: Path, strategies: tuple[str, ...], machine: Machine) -> None:
     """Run two rows of each strategy again, print theirs beside ours; exit code 1 where a number differs."""
-    results, console, differs = BenchResults.of_file(file), Console(highlight=False), False
+    results, differs = BenchResults.of_file(file), False
     for strategy in strategies:
-        rows = run_again(results, strategy, machine, console)
-        print_tables([Table(f"{strategy}, seed 0", ("", "", file.name, "here", ""), tuple(rows))], console)
+        rows = run_again(results, strategy, machine, _CONSOLE)
+        print_tables([Table(f"{strategy}, seed 0", ("", "", file.name, "here", ""), tuple(rows))], _CONSOLE)
         differs = differs or any(row[-1] for row in rows)
     if differs or not strategies:
         complain("a number differs" if strategies else "again: which of its strategies? --strategies NAME")
@@ -178,15 +177,15 @@ def write_again(results: Path) -> None:
     """
     check_plots()
     check_statistics()
-    _show(BenchResults.of_file(results), results.parent, Console(highlight=False))
+    _show(BenchResults.of_file(results), results.parent)
 
 
-def _show(results: BenchResults, folder: Path, console: Console) -> None:
+def _show(results: BenchResults, folder: Path) -> None:
     results = bench_page.with_verdicts(results)
-    print_tables(bench_page.tables(results), console)
+    print_tables(bench_page.tables(results), _CONSOLE)
     folder.mkdir(parents=True, exist_ok=True)
     results.write(folder / RESULTS)
-    say(console, "the page: ", (str(bench_page.write_page(results, folder)), "bold"))
+    say(_CONSOLE, "the page: ", (str(bench_page.write_page(results, folder)), "bold"))
 
 
 def _names(text: str) -> tuple[str, ...]:

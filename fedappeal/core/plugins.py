@@ -326,11 +326,8 @@ def is_ours(plugin: Any) -> bool:
     return _is_our_module(str(plugin.__module__))
 
 
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    """Return the installed distributions by top-level package."""
-    # Read once: that takes a third of a second.
-    return packages_distributions()
+_distributions = cache(packages_distributions)
+"""Returns the installed distributions by top-level package; reads them once, which takes a third of a second."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class RunState:
     Attributes:
         path: the folder.
         clients: the run's.
+        rounds: the latest, as the history has them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +59,7 @@ class RunState:
         self.clients = Clients()
         self._snapshot = Snapshot()
         self._awaited: dict[str, Any] = {}
-        self._rounds: list[dict[str, Any]] = []
+        self.rounds: list[dict[str, Any]] = []
         self._seconds: list[float] = []
 
     @property
@@ -84,7 +85,7 @@ class RunState:
         self.clients.decided(news.decisions)
         self._metric = Record(self.path).metric  # known once a round is over
         shown = [self._line(line) for line in news.rounds]
-        self._rounds = (self._rounds + shown)[-MOST_ROUNDS:]
+        self.rounds = (self.rounds + shown)[-MOST_ROUNDS:]
         return shown, news.anew
 
     def _line(self, line: dict[str, Any]) -> dict[str, Any]:
@@ -97,10 +98,6 @@ class RunState:
         columns = (column.key for view in (PAGE, CHART) for column in shown_in(view, self._metric))
         wanted = dict.fromkeys((*_SHOWN, *columns))
         return {key: value for key in wanted if (value := line.get(key)) is not None and is_figure(value)}
-
-    def rounds(self) -> list[dict[str, Any]]:
-        """Return the latest rounds, as the history has them."""
-        return self._rounds
 
     def failures(self) -> list[dict[str, Any]]:
         """Return the reasons of failures, and how often each occurred."""
@@ -134,7 +131,7 @@ class RunState:
             },
             "columns": [_described(column) for column in shown_in(PAGE, self._metric)],
             "sums": dict(self._snapshot.totals),
-            "latest": self._rounds[-1] if self._rounds else None,
+            "latest": self.rounds[-1] if self.rounds else None,
         }
 
     def _awaits(self, clients: float) -> str:

@@ -89,7 +89,7 @@ class View:
 
     def everything(self) -> tuple[str, object]:
         """Return the event that says everything that was last read."""
-        rounds = self._run.rounds() if self._run else []
+        rounds = self._run.rounds if self._run else []
         return "all", {**self._told, "rounds": rounds, "states": STATES}
 
     def refresh(self, tell: Tell) -> None:

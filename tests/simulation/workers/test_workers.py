@@ -98,10 +98,11 @@ def test_bounds_hold_where_models_are_folded(strategy: str, tmp_path: Path, work
 
 def test_an_aggregation_that_needs_single_models_gets_them(tmp_path: Path, workers: Workers) -> None:
     config = settings(strategy="fedavg", clients_per_round=0, aggregation="median", participation="always")
-    assert_same(run(tmp_path / "one", config, ALONE), run(tmp_path / "three", config, THREE))
+    one = run(tmp_path / "one", config, ALONE)
+    assert_same(one, run(tmp_path / "three", config, THREE))
     mean = run(tmp_path / "mean", config.model_copy(update={"aggregation": "mean"}), ALONE)
     with pytest.raises(AssertionError):
-        assert_same(run(tmp_path / "again", config, ALONE), mean)
+        assert_same(one, mean)
     assert all("fold" not in worker.calls for worker in workers.made)
 
 

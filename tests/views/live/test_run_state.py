@@ -83,12 +83,12 @@ def test_a_continued_run_is_read_anew_without_the_rounds_that_it_runs_again(tmp_
     folder.append(PARTICIPATION, *(packed(n, {"a": "joined"}) for n in (1, 2)))
     folder.event("round", round=1)
     assert state.read()[1] is False
-    assert len(state.rounds()) == 2
+    assert len(state.rounds) == 2
     folder.forget_after(1)
     folder.event("resumed", round=1)
     fresh, anew = state.read()
     assert anew
-    assert [line["round"] for line in fresh] == [line["round"] for line in state.rounds()] == [1]
+    assert [line["round"] for line in fresh] == [line["round"] for line in state.rounds] == [1]
     assert state.section()["sums"]["joined"] == 2
     assert state.clients.section()["rows"][0]["recent"] == ["joined"]
 
@@ -97,7 +97,7 @@ def test_a_long_run_is_listed_by_its_latest_rounds(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", [{"accuracy": 0.5}] * (MOST_ROUNDS + 50))
     state = RunState(path)
     state.read()
-    assert [line["round"] for line in state.rounds()] == list(range(51, MOST_ROUNDS + 51))
+    assert [line["round"] for line in state.rounds] == list(range(51, MOST_ROUNDS + 51))
     assert state.section()["sums"]["joined"] == MOST_ROUNDS + 50
 
 
