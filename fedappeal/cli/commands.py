@@ -263,35 +263,19 @@ def check(
 
 @cli.command("reproduce")
 @with_groups
-def reproduce(
-    options: ReproduceOptions,
-    machine: MachineOptions,
-    list_all: Annotated[bool, typer.Option("--list", help="list all experiments")] = False,
-) -> None:
+def reproduce(options: ReproduceOptions, machine: MachineOptions) -> None:
     """Run a paper's table or figure: ours beside theirs, as a table, a picture and a page."""
-    from fedappeal.cli.reproduce import list_experiments, start_reproduction
+    from fedappeal.cli.reproduce import start_reproduction
 
-    if list_all:
-        list_experiments()
-        return
     start_reproduction(options, machine.machine())
 
 
 @cli.command("bench")
 @with_groups
-def bench(
-    options: BenchOptions,
-    machine: MachineOptions,
-    from_results: Annotated[
-        Path | None, typer.Option(help="a results.json: write its page again, run nothing")
-    ] = None,
-) -> None:
+def bench(options: BenchOptions, machine: MachineOptions) -> None:
     """Run the benchmark of free participation: which strategy keeps which volunteers."""
-    from fedappeal.cli.reproduce import start_bench, write_again
+    from fedappeal.cli.reproduce import start_bench
 
-    if from_results is not None:
-        write_again(from_results)
-        return
     start_bench(options, machine.machine())
 
 

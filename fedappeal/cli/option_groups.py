@@ -194,6 +194,7 @@ class ReproduceOptions:
     missing: bool = option(
         False, "run what the page in --pages lacks, and add it: rows, and seeds up to --seeds", "--missing"
     )
+    list_all: bool = option(False, "list all experiments", "--list")
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,7 @@ class BenchOptions:
     redo: bool = option(False, "run those again that were run with other settings", "--redo")
     known: Path | None = option(None, "a results.json: its runs are not done again, and stand on the page too")
     again: Path | None = option(None, "a results.json: two of its rows of --strategies are run again and compared")
+    from_results: Path | None = option(None, "a results.json: write its page again, run nothing")
 
 
 @dataclass(frozen=True)

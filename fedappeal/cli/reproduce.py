@@ -30,19 +30,17 @@ from fedappeal.views.terminal.shown import complain, say
 _CONSOLE = Console(highlight=False)
 
 
-def list_experiments() -> None:
-    """Print what can be reproduced."""
-    experiments = map(load_experiment, experiment_names())
-    rows = [(experiment.name, f"{experiment.title} ({experiment.source})") for experiment in experiments]
-    print(*in_columns(rows), sep="\n")
-
-
 def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
-    """Do the runs of an experiment that are missing, print its tables and write its page.
+    """Do the runs of an experiment that are missing, print its tables and write its page; or list all experiments.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
+    if options.list_all:
+        experiments = map(load_experiment, experiment_names())
+        rows = [(experiment.name, f"{experiment.title} ({experiment.source})") for experiment in experiments]
+        print(*in_columns(rows), sep="\n")
+        return
     if not options.name:
         raise ConfigError("which experiment? `fedappeal reproduce --list` lists them")
     if options.seeds < 0:
@@ -135,7 +133,7 @@ def _changed(text: str) -> tuple[str, Scalar]:
 
 
 def start_bench(options: BenchOptions, machine: Machine) -> None:
-    """Do the runs that are missing, print the tables, write results, picture and page.
+    """Do the runs that are missing, print the tables, write results, picture and page; or from earlier runs alone.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
@@ -146,11 +144,14 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     if options.again is not None:
         _run_again(options.again, strategies, machine)
         return
+    check_plots()
+    check_statistics()
+    if options.from_results is not None:
+        _show(BenchResults.of_file(options.from_results), options.from_results.parent)
+        return
     earlier = None if options.known is None else BenchResults.of_file(options.known)
     name = "" if options.known is None else str(options.known)
     selection = Selection(tasks, behaviours, strategies, options.seeds, options.quick, earlier, name)
-    check_plots()
-    check_statistics()
     with _until_interrupted():
         results = do_runs(selection, options.out.absolute(), machine, _CONSOLE, options.redo)
     _show(results, options.page or options.out)
@@ -167,17 +168,6 @@ def _run_again(file: Path, strategies: tuple[str, ...], machine: Machine) -> Non
     if differs or not strategies:
         complain("a number differs" if strategies else "again: which of its strategies? --strategies NAME")
         sys.exit(1)
-
-
-def write_again(results: Path) -> None:
-    """Write picture and page again from the results of earlier runs.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
-    check_plots()
-    check_statistics()
-    _show(BenchResults.of_file(results), results.parent)
 
 
 def _show(results: BenchResults, folder: Path) -> None:
