@@ -99,10 +99,14 @@ class Calls:
         """Return the nodes that came online anew since they were called; ``online``: when each did so last."""
         return {node for node, activated in online.items() if self._called.get(node, activated) != activated}
 
-    def lost(self, online: Mapping[int, str]) -> set[int]:
-        """Give up the calls to nodes that came online anew without an answer; return these nodes."""
+    def lost(self, online: Mapping[int, str], now: float) -> set[int]:
+        """Give up the calls to nodes that came online anew without an answer; return these nodes.
+
+        A call is given up `AT_ONCE` seconds after it was sent: nodes that come online anew all the time gain no calls.
+        """
         renewed = self.renewed(online) if self.pending else set()
-        calls = {call.node.node_id: message_id for message_id, call in self.pending.items()}
+        overdue = {message_id: call for message_id, call in self.pending.items() if now >= call.sent + AT_ONCE}
+        calls = {call.node.node_id: message_id for message_id, call in overdue.items()}
         for node in renewed & calls.keys():
             del self.pending[calls[node]]
         return renewed & calls.keys()
@@ -197,7 +201,7 @@ class RollCall:
         asked = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
         calls_answered = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
         self._take(calls_answered, online)
-        for node in calls.lost(online):  # the call may have ended with the node's process
+        for node in calls.lost(online, now):  # the call may have ended with the node's process
             self._unavailable(node, "it came online anew before it answered")
         all_called = not due and not calls.waiting(nodes)
         self._settled = nodes if all_called else None

@@ -391,15 +391,26 @@ def test_a_run_with_one_place_has_one_client() -> None:
     assert watch.refused == {11: "the run has all of its 1 clients (max-clients)"}
 
 
-def test_nodes_that_never_answer_are_called_a_few_at_a_time() -> None:
-    grid = RealGrid({10 + k: lambda message: None for k in range(150)})
+class Renewing(RealGrid):
+    """All nodes come online anew before each look at them."""
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        self.looks = getattr(self, "looks", 0) + 1
+        self.activated = dict.fromkeys(self.nodes, f"look {self.looks}")
+        return super().get_nodes()
+
+
+@pytest.mark.parametrize("kind", [RealGrid, Renewing])
+def test_nodes_that_never_answer_are_called_a_few_at_a_time(kind: type[RealGrid]) -> None:
+    grid = kind({10 + k: lambda message: None for k in range(150)})
     grid.nodes[9] = Volunteer("a")
     slow(grid, 1.0)
     times: list[tuple[float, int]] = []
     watch = Watch(after={1: lambda: times.append((grid.clock(), len(grid.sent("query"))))})
     federate(grid, 8, watch, max_clients=4, start_timeout=300.0, round_timeout=30.0)
     assert times[0][1] <= 2 * FEW + 1, "within the first seconds"
-    assert len({m.metadata.dst_node_id for m in grid.sent("query")}) == len(grid.sent("query"))
+    calls = [message.metadata.dst_node_id for message in grid.sent("query")]
+    assert (len(set(calls)) == len(calls)) == (kind is RealGrid), "a node that comes online anew is called again"
 
 
 def test_a_simulation_calls_all_at_once_and_has_no_places() -> None:
