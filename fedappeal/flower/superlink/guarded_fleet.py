@@ -156,13 +156,15 @@ class GuardedFleet(FleetServicer):
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
         """Take a reply's announcement, or refuse it: its node has the message.
 
-        What is counted is what may leave something: neither a repeat nor what is refused, here or by Flower.
+        What is counted is what may leave something: neither a repeat nor what is refused, here or by Flower. Where
+        Flower raises, part of a tree may be registered.
         """
         self._take_back(request.node.node_id)
-        store = self.objectstore_factory.store()
-        # Asked before the tree is compared with what is stored: of two at one time both count.
-        is_repeat = any(tree.object_id in store for tree in request.message_object_trees)
-        problem = self._problem(request)
+        problem, is_repeat = "", False
+        try:
+            is_repeat = self._is_repeat(request)
+        except TreeRefused as error:
+            problem = str(error)
         with self._lock:
             node = self._node(request.node.node_id)
             allowed = REPLIES_AT_LEAST + REPLIES_EACH * node.messages
@@ -213,28 +215,33 @@ class GuardedFleet(FleetServicer):
         with self._lock:
             return self._handed.pop(node, None)
 
-    def _problem(self, request: PushMessagesRequest) -> str:
-        """Return why an announcement is refused; empty where it is not."""
+    def _is_repeat(self, request: PushMessagesRequest) -> bool:
+        """Return whether a message is announced whose objects are all stored: what is deleted later was counted.
+
+        Raises:
+            TreeRefused: the announcement is refused; the message says why.
+        """
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-            return "one reply at a time, with the tree of its objects"
-        about = request.messages_list[0].metadata
+            raise TreeRefused("one reply at a time, with the tree of its objects")
+        about, tree = request.messages_list[0].metadata, request.message_object_trees[0]
         if not about.reply_to_message_id or about.src_node_id != request.node.node_id:
             # Flower would store it as an instruction of the server's, to whichever node it names.
-            return "a node sends replies only, and only its own"
+            raise TreeRefused("a node sends replies only, and only its own")
         if (size := request.messages_list[0].ByteSize()) > LARGEST_ANNOUNCEMENT:
-            return f"a reply announced in {size} bytes is not allowed: up to {LARGEST_ANNOUNCEMENT}"
-        try:
-            announced = levels(request.message_object_trees[0], MOST_OBJECTS)
-        except TreeRefused as error:
-            return str(error)
+            raise TreeRefused(f"a reply announced in {size} bytes is not allowed: up to {LARGEST_ANNOUNCEMENT}")
+        announced = levels(tree, MOST_OBJECTS)
         # Flower's store in memory goes by the children that it has, so that a few announcements make a tree of any
         # size; its store in a database refuses other ones.
         stored = getattr(self.objectstore_factory.store(), "store", {})
+        is_repeat: bool = (
+            tree.object_id == about.message_id
+        )  # else Flower keeps an upload for each object so announced
         for node in chain.from_iterable(announced):
             entry = stored.get(node.object_id)
+            is_repeat = is_repeat and entry is not None
             if entry is not None and entry.child_object_ids != [child.object_id for child in node.children]:
-                return "its reply names an object that is stored with other children"
-        return ""
+                raise TreeRefused("its reply names an object that is stored with other children")
+        return is_repeat
 
     def _has_room(self, node: _Node, size: int) -> bool:
         if self._stored + size > MOST_STORED:

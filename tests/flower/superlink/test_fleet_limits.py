@@ -17,6 +17,7 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.inflatable.inflatable_object import get_object_id
 from flwr.supercore.logger import FLOWER_LOGGER
 
+from fedappeal.flower.grid.assembly import TreeRefused
 from fedappeal.flower.messages import be_sender, error_reply
 from fedappeal.flower.node.fleet import JOINT, MOST_TOGETHER, ObjectTooLarge, parted
 from fedappeal.flower.superlink import guarded_fleet
@@ -284,8 +285,8 @@ def test_announcements_are_bounded_in_size(bounded: Server) -> None:
 def test_one_reply_is_announced_at_a_time_with_one_tree(messages: int, trees: int) -> None:
     root = forged("Message", b"{}")
     request = PushMessagesRequest(messages_list=[MessageProto()] * messages, message_object_trees=[root.tree] * trees)
-    problem = limited({})._problem(request)
-    assert problem == "one reply at a time, with the tree of its objects"
+    with pytest.raises(TreeRefused, match="one reply at a time, with the tree of its objects"):
+        limited({})._is_repeat(request)
 
 
 def test_a_node_sends_no_instructions_and_nothing_in_anothers_name(bounded: Server) -> None:

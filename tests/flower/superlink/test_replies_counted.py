@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from flwr.proto import fleet_pb2
 from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
@@ -15,13 +16,13 @@ from sqlalchemy import text
 
 from fedappeal.flower.node.fleet import NotConnected
 from fedappeal.flower.node.fleet_http import HttpFleet
-from fedappeal.flower.superlink import spared_sql
+from fedappeal.flower.superlink import guarded_fleet, spared_sql
 from fedappeal.flower.superlink.guarded_fleet import REPLIES_AT_LEAST, REPLIES_EACH
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.versions import fleet_handlers
 from tests.flower.conftest import Server, app_of, serve_app
 from tests.flower.superlink.test_fleet_limits import Sender
-from tests.hostile.forged import Upload, announce, forged, metrics, model, npy, reply
+from tests.hostile.forged import Forged, Upload, announce, forged, metrics, model, npy, reply
 
 MANY = 3 * (REPLIES_AT_LEAST + REPLIES_EACH)
 
@@ -126,9 +127,8 @@ def test_a_node_repeats_its_reply_to_a_superlink_that_was_restarted(start: Calla
     assert again.reply(sender.message.metadata.message_id, sender.run_id) is not None
 
 
-def disguised(sender: Sender, proto: MessageProto, number: int) -> str:
+def announced_as(sender: Sender, proto: MessageProto, tree: ObjectTree) -> str:
     """Announce a reply that is stored once more, now with other objects; return why it is refused."""
-    tree = forged("Message", b"%d" % number, metrics(number=number)).tree
     request = fleet_pb2.PushMessagesRequest(
         node=Node(node_id=sender.node_id),
         messages_list=[proto],
@@ -149,8 +149,43 @@ def test_a_flood_is_bounded_and_its_node_answers_the_next_message(start: Callabl
     proto, root = reply(sender.message, model(npy(4)))
     assert not announce(sender.fleet, sender.node_id, proto, root).refused
     before, allowed = len(server.states.objectstore_factory.store()), REPLIES_AT_LEAST + REPLIES_EACH
-    refused = [why for number in range(MANY) if (why := disguised(sender, proto, number))]
+    others = [forged("Message", b"%d" % number, metrics(number=number)).tree for number in range(MANY)]
+    refused = [why for other in others if (why := announced_as(sender, proto, other))]
     assert len(refused) == MANY - allowed + 1
     assert f"more than the {allowed} replies that are allowed" in refused[0]
     assert len(server.states.objectstore_factory.store()) == before + 2 * (allowed - 1)
+    answers(sender, number=3)
+
+
+def test_an_announcement_counts_whose_message_is_deleted_while_it_is_compared(
+    start: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may delete its reply at any time, and announce it with other objects, of which its id says nothing."""
+    server = start()
+    sender, store, compare = Sender(server), server.states.objectstore_factory.store(), guarded_fleet.levels
+    sender.receive()
+    proto, root = reply(sender.message, model(npy(1)))
+    assert not announce(sender.fleet, sender.node_id, proto, root).refused
+
+    def delete_meanwhile(tree: ObjectTree, most: int) -> object:
+        store.delete(root.id)
+        return compare(tree, most)
+
+    monkeypatch.setattr(guarded_fleet, "levels", delete_meanwhile)
+    others = [Forged(root.content, (model(npy(count)),)) for count in range(2, MANY)]
+    refused = [announce(sender.fleet, sender.node_id, proto, other).refused for other in others]
+    assert refused.count([]) == REPLIES_AT_LEAST + REPLIES_EACH - 1
+
+
+def test_each_object_that_is_announced_as_a_reply_counts(start: Callable[[], Server]) -> None:
+    """Flower keeps an upload for each, though all are stored already."""
+    server = start()
+    sender = Sender(server)
+    sender.receive()
+    proto, root = reply(sender.message, *(metrics(number=number) for number in range(MANY)))
+    assert not announce(sender.fleet, sender.node_id, proto, root).refused
+    before, allowed = sessions(server), REPLIES_AT_LEAST + REPLIES_EACH
+    refused = [why for leaf in root.children if (why := announced_as(sender, proto, leaf.tree))]
+    assert len(refused) == MANY - allowed + 1
+    assert sessions(server) == before + allowed - 1
     answers(sender, number=3)
