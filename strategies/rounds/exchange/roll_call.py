@@ -102,7 +102,7 @@ class Calls:
     def lost(self, online: Mapping[int, str], now: float) -> set[int]:
         """Give up the calls to nodes that came online anew without an answer; return these nodes.
 
-        A call is given up `AT_ONCE` seconds after it was sent: nodes that come online anew all the time gain no calls.
+        A call is given up `AT_ONCE` seconds after it was sent: nodes that always come online anew gain no calls.
         """
         renewed = self.renewed(online) if self.pending else set()
         overdue = {message_id: call for message_id, call in self.pending.items() if now >= call.sent + AT_ONCE}
