@@ -150,12 +150,10 @@ def resume(
     """Continue a run from its last finished round, in the runtime that it was started in."""
     from fedappeal.cli.results import report_run
     from fedappeal.cli.start import onlookers_to_resume, resume_run
-    from fedappeal.runs.launch.superlink import remote_superlink
     from fedappeal.views.report.report import REPORT
 
-    resume_run(folder, options, onlookers_to_resume(following, set_ or []))
-    remote = remote_superlink(options.superlink, options.root_certificates or "") if options.superlink else None
-    report_run(folder, (folder / REPORT).is_file() and not options.detach, remote)  # it lacks the later rounds
+    superlink = resume_run(folder, options, onlookers_to_resume(following, set_ or []))
+    report_run(folder, (folder / REPORT).is_file() and not options.detach, superlink)  # it lacks the later rounds
 
 
 @cli.command("submit")

@@ -41,6 +41,7 @@ from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings
 from fedappeal.views.terminal.shown import as_json, complain, line_of, say
 
 if TYPE_CHECKING:  # they load Flower's Control API, which no simulation needs
+    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.runs.launch.superlink import LocalProcesses, Submission
 
 _FITTING = {
@@ -92,8 +93,10 @@ def report_unused(plans: Sequence[RunPlan]) -> None:
         complain(line)
 
 
-def resume_run(path: Path, options: ResumeOptions, onlookers: CommandOnlookers | None = None) -> None:
-    """Continue the run of a folder.
+def resume_run(
+    path: Path, options: ResumeOptions, onlookers: CommandOnlookers | None = None
+) -> "RemoteSuperLink | None":
+    """Continue the run of a folder; return the long-running SuperLink that ran it, None for a run of this machine's.
 
     Raises:
         ConfigError: before anything is started: no run in the folder, one that cannot continue, an option that does
@@ -122,7 +125,7 @@ def resume_run(path: Path, options: ResumeOptions, onlookers: CommandOnlookers |
         raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
     searched = nullcontext() if HERE in allowed else current_folder_unsearched()
     with RunFolder.open(path).alone(COMMAND_LOCK), searched:
-        _continue(config, path, runtime, usable, options, onlookers or CommandOnlookers())
+        return _continue(config, path, runtime, usable, options, onlookers or CommandOnlookers())
 
 
 def _continue(
@@ -132,8 +135,8 @@ def _continue(
     usable: Usable,
     options: ResumeOptions,
     onlookers: CommandOnlookers,
-) -> None:
-    """Continue a run whose settings are known; raises as `resume_run`."""
+) -> "RemoteSuperLink | None":
+    """Continue a run whose settings are known; returns and raises as `resume_run`."""
     path = path.absolute()  # the folder is open here, whatever the SuperLink's working folder is
     if runtime[KIND] == SUBMITTED:
         from fedappeal.runs.launch.superlink import Submission, remote_superlink
@@ -142,7 +145,7 @@ def _continue(
         superlink = remote_superlink(options.superlink or "", certificates)
         plan = RunPlan.of(config.model_copy(update={"out": str(path), "resume": True}), path, resumes=True)
         launch_submission(plan, Submission(superlink, detach=bool(options.detach)), onlookers)
-        return
+        return superlink
     data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
     plan = RunPlan.of(config, path, data_dir=data_dir, resumes=True)
     if runtime[KIND] == LOCAL:
@@ -152,13 +155,14 @@ def _continue(
         local = LocalProcesses(options.port or 0, device, transport or runtime.get("transport", "grpc"))
         local.check(plan)
         launch_local(plan, local, onlookers)
-        return
+        return None
     simulation = replace(Simulation.of_runtime(runtime), data_dir=data_dir)
     if options.device is not None:
         simulation = replace(simulation, device=options.device)
     check_trains_here(plan, simulation.device)
     with ends():
         InProcess(simulation).resume(plan, onlookers, usable)
+    return None
 
 
 def start_simulations(

@@ -50,7 +50,7 @@ def test_a_resumed_run_has_its_later_rounds_in_the_report_that_lay_there(tmp_pat
         InProcess(Simulation("sequential", threads=1)),
     )
     resume = ["resume", str(run), "--rounds"]
-    assert "the report:" not in CliRunner().invoke(cli, [*resume, "3"]).output, "nobody asked for one"
+    assert "the report:" not in CliRunner().invoke(cli, [*resume, "3"]).output, "a report was not asked for"
     assert CliRunner().invoke(cli, ["report", str(run)]).exit_code == 0
     before = (run / "report.html").read_text()
     done = CliRunner().invoke(cli, [*resume, "4"])

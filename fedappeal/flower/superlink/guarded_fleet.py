@@ -233,9 +233,8 @@ class GuardedFleet(FleetServicer):
         # Flower's store in memory goes by the children that it has, so that a few announcements make a tree of any
         # size; its store in a database refuses other ones.
         stored = getattr(self.objectstore_factory.store(), "store", {})
-        is_repeat: bool = (
-            tree.object_id == about.message_id
-        )  # else Flower keeps an upload for each object so announced
+        # Flower keeps an upload for each root: an object that another message has may be none.
+        is_repeat: bool = tree.object_id == about.message_id
         for node in chain.from_iterable(announced):
             entry = stored.get(node.object_id)
             is_repeat = is_repeat and entry is not None

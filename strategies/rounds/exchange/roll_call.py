@@ -104,12 +104,11 @@ class Calls:
 
         A call is given up `AT_ONCE` seconds after it was sent: nodes that always come online anew gain no calls.
         """
-        renewed = self.renewed(online) if self.pending else set()
-        overdue = {message_id: call for message_id, call in self.pending.items() if now >= call.sent + AT_ONCE}
-        calls = {call.node.node_id: message_id for message_id, call in overdue.items()}
-        for node in renewed & calls.keys():
-            del self.pending[calls[node]]
-        return renewed & calls.keys()
+        overdue = {c.node.node_id: message_id for message_id, c in self.pending.items() if now >= c.sent + AT_ONCE}
+        lost = self.renewed({node: online[node] for node in overdue if node in online})
+        for node in lost:
+            del self.pending[overdue[node]]
+        return lost
 
     def failed(self, node_id: int, now: float) -> tuple[int, float]:
         """Pause the calls to a node; return how often it has failed, and the pause in seconds."""

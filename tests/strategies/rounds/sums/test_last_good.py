@@ -89,12 +89,12 @@ def test_the_run_goes_back_to_the_last_good_model_and_on(every: int) -> None:
 
 
 def test_the_initial_model_is_good_until_one_is_known_to_be() -> None:
-    grid, told = federation(), list[tuple[int, int, int, int]]()
+    grid, rollbacks = federation(), list[tuple[int, int, int, int]]()
     watch = attacked(grid, (1,))
-    watch.on_rolled_back = lambda *said: told.append(said)  # type: ignore[method-assign]
+    watch.on_rolled_back = lambda *said: rollbacks.append(said)  # type: ignore[method-assign]
     run(FedAvg(), grid, 3, watch)
     assert lines(watch) == {1: 0}
-    assert told == [(1, 0, 0, 6)], "the hooks are told of round 1: back to w_0, usable for 0 of 6 clients"
+    assert rollbacks == [(1, 0, 0, 6)], "the hooks are told of round 1: back to w_0, usable for 0 of 6 clients"
     assert watch.models == [[0.0], [1.0], [2.0]]
 
 
