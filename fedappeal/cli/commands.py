@@ -178,11 +178,12 @@ def submit(
     from fedappeal.cli.onlookers import onlookers_of
     from fedappeal.cli.results import report_run
     from fedappeal.cli.start import submit_run
+    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.flower.bundle import CLIENT_APP
-    from fedappeal.runs.launch.superlink import Submission, remote_superlink
+    from fedappeal.runs.launch.superlink import Submission
 
     certificates = control.root_certificates
-    launcher = Submission(remote_superlink(control.superlink, certificates), clientapp or CLIENT_APP, detach)
+    launcher = Submission(RemoteSuperLink.checked(control.superlink, certificates), clientapp or CLIENT_APP, detach)
     beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
     onlookers, settings = onlookers_of(watching, settings, root_certificates=certificates, heartbeat=beats)
     path = submit_run(settings, launcher, onlookers)

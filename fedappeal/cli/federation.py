@@ -17,6 +17,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.views.terminal.shown import Part, complain, line_of
 
 if TYPE_CHECKING:
+    from fedappeal.federation.remote import RemoteSuperLink
     from server.identities import IdentityFile
 
 
@@ -42,8 +43,8 @@ def register(
     from fedappeal.federation import nodes
 
     public_keys = [nodes.PublicKey.read(path) for path in keys]
-    with _control(control) as ca:
-        registrations = nodes.register(control.superlink, public_keys, ca)
+    with _reached(control) as superlink:
+        registrations = nodes.register(superlink, public_keys)
     for registration in registrations:
         if registration.outcome == nodes.UNREGISTERED:
             complain(
@@ -66,18 +67,18 @@ def list_nodes(
     as_json: AsJson = False,
 ) -> None:
     """List the clients that the SuperLink knows."""
-    from fedappeal.federation import nodes
+    from fedappeal.flower.control import UNREGISTERED
 
     examples_of = _examples(Path(run)) if run else {}
-    with _control(control) as ca:
-        listed = nodes.list_nodes(control.superlink, ca)
+    with _reached(control) as superlink:
+        nodes = superlink.nodes()
     # Where the line is short, the names and the node ids are: the commands take client-ids.
     columns = [("name", 4), ("client-id", 20), ("status", 12), ("since (UTC)", 16), ("last seen (UTC)", 16)]
     columns += [("examples", 8)] if run else []
-    colours = {"online": "green", nodes.UNREGISTERED: "red"}
+    colours = {"online": "green", UNREGISTERED: "red"}
     described: list[Mapping[str, object]] = []
     rows: list[list[Part]] = []
-    for node in listed:
+    for node in nodes:
         examples = examples_of.get(node.client_id)
         described.append(node.as_dict() | ({} if examples is None else {"examples": examples}))
         status = printable(node.status, _SHOWN), colours.get(node.status, "")
@@ -91,18 +92,16 @@ def list_nodes(
 @with_groups
 def list_runs(control: ControlOptions, as_json: AsJson = False) -> None:
     """List the runs that the SuperLink knows: `federation stop` takes a run's id."""
-    from fedappeal.federation import remote
-
-    with _control(control) as ca:
-        listed = remote.list_runs(control.superlink, ca)
+    with _reached(control) as superlink:
+        runs = superlink.runs()
     columns = [("run id", 20), ("status", 9), ("strategy", 8), ("task", 4), ("started (UTC)", 16), ("folder", 4)]
     colours = {"running": "green", "failed": "red"}
     rows: list[list[Part]] = []
-    for run in listed:
+    for run in runs:
         status = printable(run.status, _SHOWN), colours.get(run.status, "")
         words = [printable(value, _SHOWN) or "-" for value in (run.strategy, run.task)]
         rows.append([str(run.run_id), status, *words, _minute(run.started), run.folder or "-"])
-    _print(as_json, [run.as_dict() for run in listed], columns, rows)
+    _print(as_json, [run.as_dict() for run in runs], columns, rows)
 
 
 def _examples(folder: Path) -> dict[str, int]:
@@ -164,9 +163,9 @@ def unregister(
     """Strike clients off: they are not admitted any more, and their keys can never come back."""
     from fedappeal.federation import nodes
 
-    with _control(control) as ca:
+    with _reached(control) as superlink:
         for who in clients:
-            node = nodes.unregister(control.superlink, who, ca)
+            node = nodes.unregister(superlink, who)
             typer.echo(printable(f"{node.client_id}  unregistered for good  ({node.name})"))
 
 
@@ -177,22 +176,19 @@ def stop(
     control: ControlOptions,
 ) -> None:
     """Stop a run; its folder stays, and `fedappeal resume --superlink` continues it."""
-    from fedappeal.federation.remote import stop_run
-
-    with _control(control) as ca:
-        stopped = stop_run(control.superlink, run_id, root_certificates=ca)
+    with _reached(control) as superlink:
+        stopped = superlink.stop_run(run_id)
     typer.echo(f"run {run_id} {'was stopped' if stopped else 'had already ended'}")
 
 
 @contextmanager
-def _control(control: ControlOptions) -> Iterator[bytes | None]:
-    """Check the options, give the CA certificate, and end with one line where the SuperLink refuses."""
-    from fedappeal.federation.address import check_control_address, read_root_certificates
+def _reached(control: ControlOptions) -> "Iterator[RemoteSuperLink]":
+    """Give the SuperLink that the options name, and end the command with one line where it refuses."""
+    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.flower.control import ControlError
 
-    check_control_address(control.superlink)
     try:
-        yield read_root_certificates(control.root_certificates)
+        yield RemoteSuperLink.checked(control.superlink, control.root_certificates)
     except ControlError as error:
         complain(error)
         sys.exit(1)

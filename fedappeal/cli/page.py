@@ -92,9 +92,9 @@ def watch(
     remote = None
     actions = ForeignRun()
     if superlink:
-        from fedappeal.runs.launch.superlink import remote_superlink
+        from fedappeal.federation.remote import RemoteSuperLink
 
-        remote = remote_superlink(superlink, root_certificates)
+        remote = RemoteSuperLink.checked(superlink, root_certificates)
         logging.getLogger("flwr").setLevel(logging.ERROR)  # the page says itself when the SuperLink does not answer
         actions = SubmittedRun(remote, root_certificates, resident.runs, tuple(resident.allow or ()))
     console = Console(highlight=False)

@@ -92,13 +92,11 @@ def report_run(path: Path, wanted: bool, superlink: "RemoteSuperLink | None" = N
     names: Mapping[str, str] = NO_NAMES
     try:
         if superlink is not None:
-            from fedappeal.federation.nodes import list_nodes
             from fedappeal.flower.control import ControlError
             from fedappeal.views.live.clients import client_names
 
             with suppress(ControlError):  # it has ended since: the report has client-ids
-                nodes = list_nodes(superlink.address, superlink.root_certificates)
-                names = client_names(Record(path).events, nodes)
+                names = client_names(Record(path).events, superlink.nodes())
         show_report([path], ReportOptions(names=names))
     except ConfigError as error:
         say(Console(highlight=False), f"no report: {error}")

@@ -139,10 +139,11 @@ def _continue(
     """Continue a run whose settings are known; returns and raises as `resume_run`."""
     path = path.absolute()  # the folder is open here, whatever the SuperLink's working folder is
     if runtime[KIND] == SUBMITTED:
-        from fedappeal.runs.launch.superlink import Submission, remote_superlink
+        from fedappeal.federation.remote import RemoteSuperLink
+        from fedappeal.runs.launch.superlink import Submission
 
         certificates = options.root_certificates or ""
-        superlink = remote_superlink(options.superlink or "", certificates)
+        superlink = RemoteSuperLink.checked(options.superlink or "", certificates)
         plan = RunPlan.of(config.model_copy(update={"out": str(path), "resume": True}), path, resumes=True)
         launch_submission(plan, Submission(superlink, detach=bool(options.detach)), onlookers)
         return superlink

@@ -175,16 +175,16 @@ def main() -> None:
 
 def _register() -> int:
     """Register the replicas' keys and return how many replicas there are."""
-    from fedappeal.federation.address import read_root_certificates
-    from fedappeal.federation.nodes import UNREGISTERED, PublicKey, list_nodes, register
+    from fedappeal.federation.nodes import UNREGISTERED, PublicKey, register
+    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.flower.control import ControlError
 
     keys = [PublicKey.read(slot.public_key) for slot in wait_for_replicas(CLIENTS)]
-    ca = read_root_certificates(str(CA))
+    superlink = RemoteSuperLink.checked(SUPERLINK, str(CA))
     try:
-        statuses = {node.client_id: node.status for node in list_nodes(SUPERLINK, ca)}
+        statuses = {node.client_id: node.status for node in superlink.nodes()}
         fresh = [key for key in keys if key.client_id not in statuses]
-        register(SUPERLINK, fresh, ca)
+        register(superlink, fresh)
     except ControlError as error:
         sys.exit(f"fedappeal: {error}")
     tell(f"{len(keys)} clients, {len(fresh)} of them new")

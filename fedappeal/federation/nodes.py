@@ -10,12 +10,13 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from fedappeal.flower.control import UNREGISTERED, KeyInUse, Node, control
+from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.flower.control import UNREGISTERED, KeyInUse, Node
 from fedappeal.flower.node.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.proof import client_id_of
 from fedappeal.settings.config import ConfigError
 
-__all__ = ["UNREGISTERED", "Node", "PublicKey", "Registration", "list_nodes", "register", "unregister"]
+__all__ = ["UNREGISTERED", "PublicKey", "Registration", "register", "unregister"]
 
 
 @dataclass(frozen=True)
@@ -71,23 +72,12 @@ class Registration:
     outcome: str
 
 
-def list_nodes(superlink: str, root_certificates: bytes | None = None) -> list[Node]:
-    """Return all nodes that the SuperLink knows, those struck off too, in the order of their registration.
-
-    Raises:
-        ControlError: if it is not reachable or refuses.
-    """
-    with control(superlink, root_certificates) as api:
-        return api.nodes()
-
-
-def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | None = None) -> list[Registration]:
+def register(superlink: RemoteSuperLink, keys: list[PublicKey]) -> list[Registration]:
     """Register clients' keys, so that the SuperLink admits them.
 
     Args:
-        superlink: ``HOST:PORT`` of its Control API.
+        superlink: the SuperLink.
         keys: the keys; one that is registered already stays as it is.
-        root_certificates: CA certificate (PEM) where it uses TLS; None: plaintext.
 
     Returns:
         What came of each key, in the given order.
@@ -98,24 +88,23 @@ def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | N
     outcomes = []
     for key in keys:
         try:
-            with control(superlink, root_certificates) as api:
+            with superlink.control() as api:
                 api.register_node(key.pem, key.name)
             outcome = "registered"
         except KeyInUse:
-            statuses = {node.client_id: node.status for node in list_nodes(superlink, root_certificates)}
+            statuses = {node.client_id: node.status for node in superlink.nodes()}
             struck_off = statuses.get(key.client_id) == UNREGISTERED
             outcome = UNREGISTERED if struck_off else "already registered"
         outcomes.append(Registration(key.client_id, key.name, outcome))
     return outcomes
 
 
-def unregister(superlink: str, who: str, root_certificates: bytes | None = None) -> Node:
+def unregister(superlink: RemoteSuperLink, who: str) -> Node:
     """Strike a node off: it is not admitted any more, and its key can never come back.
 
     Args:
-        superlink: ``HOST:PORT`` of its Control API.
+        superlink: the SuperLink.
         who: client-id, name or node id.
-        root_certificates: as in `register`.
 
     Returns:
         The node as it was.
@@ -124,12 +113,12 @@ def unregister(superlink: str, who: str, root_certificates: bytes | None = None)
         ConfigError: if there is no such node, or more than one of that name.
         ControlError: as in `register`.
     """
-    nodes = [node for node in list_nodes(superlink, root_certificates) if node.status != UNREGISTERED]
+    nodes = [node for node in superlink.nodes() if node.status != UNREGISTERED]
     matches = [node for node in nodes if who in (node.client_id, str(node.node_id))]
     matches = matches or [node for node in nodes if node.name == who]
     if len(matches) != 1:
         problem = "no registered node is called so" if not matches else f"{len(matches)} nodes are called so"
         raise ConfigError(f"node = '{who}' is not allowed: {problem} (client-id, node id or name, as in the list)")
-    with control(superlink, root_certificates) as api:
+    with superlink.control() as api:
         api.unregister_node(matches[0].node_id)
     return matches[0]

@@ -1,13 +1,15 @@
-"""Runs on a long-running SuperLink, whose clients come and go: submitted, and followed to their end."""
+"""A long-running SuperLink, whose clients come and go: its nodes, its runs, and how a run is followed to its end."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
-from fedappeal.flower.control import LISTED, ControlError, Run, RunStatus, control
+from fedappeal.flower.control import LISTED, Control, ControlError, Node, Run, RunStatus, control
 from fedappeal.record.follower import WatchedRun
-from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.settings.config import RunConfig
 
 _POLL = 0.2
 _STATUS_EVERY = 1.0
@@ -30,7 +32,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class RemoteSuperLink:
-    """A long-running SuperLink, by its Control API.
+    """A long-running SuperLink, by its Control API; each call raises `ControlError` where it is away or refuses.
 
     Attributes:
         address: ``HOST:PORT``.
@@ -40,20 +42,55 @@ class RemoteSuperLink:
     address: str
     root_certificates: bytes | None = None
 
+    @classmethod
+    def checked(cls, address: str, root_certificates: str) -> "RemoteSuperLink":
+        """Return the SuperLink that a user names.
+
+        Args:
+            address: ``HOST:PORT`` of its Control API.
+            root_certificates: file of its CA certificate; empty: plaintext.
+
+        Raises:
+            ConfigError: if they are not allowed.
+        """
+        check_control_address(address)
+        return cls(address, read_root_certificates(root_certificates))
+
+    def control(self) -> AbstractContextManager[Control]:
+        """Return its Control API, open for several calls."""
+        return control(self.address, self.root_certificates)
+
+    def nodes(self) -> list[Node]:
+        """Return all nodes that it knows, those struck off too, in the order of their registration."""
+        with self.control() as api:
+            return api.nodes()
+
+    def runs(self) -> list[Run]:
+        """Return all runs in the order in which they were submitted."""
+        with self.control() as api:
+            return api.runs()
+
+    def run_status(self, run_id: int) -> RunStatus:
+        """Return how a run is doing."""
+        with self.control() as api:
+            return api.run_status(run_id)
+
+    def stop_run(self, run_id: int) -> bool:
+        """Stop a run; False if it had already ended."""
+        with self.control() as api:
+            return not api.run_status(run_id).finished and api.stop_run(run_id)
+
     def submit(self, config: RunConfig, clientapp: str = CLIENT_APP) -> int:
         """Start a run and return its id.
 
         Args:
             config: its settings.
             clientapp: ``module:attribute`` of the ClientApp that stock SuperNodes run.
-
-        Raises:
-            ControlError: if the SuperLink is not reachable or refuses.
         """
         settings = config.as_config()
-        listed = {key: settings[key] for key in LISTED}
         fab = build_fab(settings, clientapp=clientapp)
-        return submit(self.address, fab, listed, root_certificates=self.root_certificates)
+        with self.control() as api:
+            return api.start_run(fab, {key: settings[key] for key in LISTED})
 
     def follow(
         self,
@@ -80,7 +117,7 @@ class RemoteSuperLink:
             status: RunStatus | None = None
             if time.monotonic() >= next_status:
                 try:
-                    status = run_status(self.address, run_id, root_certificates=self.root_certificates)
+                    status = self.run_status(run_id)
                     answered, text = time.monotonic(), status.status
                     on_answer(_STATUS_EVERY)
                 except ControlError as error:
@@ -105,46 +142,3 @@ def _ended(status: RunStatus, reason: str) -> Ended:
     if status.stopped:
         return Ended(False, "the run was stopped")
     return Ended(False, f"the run {status.sub_status}: {reason or status.details or 'the SuperLink says no more'}")
-
-
-def submit(
-    control_address: str,
-    fab: bytes,
-    override_config: Mapping[str, Scalar] | None = None,
-    *,
-    root_certificates: bytes | None = None,
-) -> int:
-    """Start a run.
-
-    Args:
-        control_address: ``HOST:PORT`` of the SuperLink's Control API (HTTP).
-        fab: the bundle, see `fedappeal.flower.bundle.build_fab`.
-        override_config: settings that differ from the bundle's; the keys must exist there.
-        root_certificates: CA certificate (PEM) where the SuperLink uses TLS; None: plaintext.
-
-    Returns:
-        The run's id.
-
-    Raises:
-        ControlError: if the SuperLink is not reachable or refuses.
-    """
-    with control(control_address, root_certificates) as superlink:
-        return superlink.start_run(fab, override_config or {})
-
-
-def list_runs(control_address: str, root_certificates: bytes | None = None) -> list[Run]:
-    """Return all runs in the order in which they were submitted; arguments and errors as in `submit`."""
-    with control(control_address, root_certificates) as superlink:
-        return superlink.runs()
-
-
-def run_status(control_address: str, run_id: int, *, root_certificates: bytes | None = None) -> RunStatus:
-    """Return how a run is doing; arguments and errors as in `submit`."""
-    with control(control_address, root_certificates) as superlink:
-        return superlink.run_status(run_id)
-
-
-def stop_run(control_address: str, run_id: int, *, root_certificates: bytes | None = None) -> bool:
-    """Stop a run; False if it had already ended. Arguments and errors as in `submit`."""
-    with control(control_address, root_certificates) as superlink:
-        return not superlink.run_status(run_id).finished and superlink.stop_run(run_id)

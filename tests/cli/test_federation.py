@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedappeal.cli.main import main
-from fedappeal.federation import nodes, own_superlink, remote
-from fedappeal.federation.nodes import Node
-from fedappeal.flower.control import Run
+from fedappeal.federation import own_superlink
+from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.flower.control import Node, Run
 from fedappeal.record.lines import EVENTS
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
@@ -26,8 +26,8 @@ RUNS = [
 
 @pytest.fixture(autouse=True)
 def superlink(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "list_nodes", lambda address, ca: NODES)
-    monkeypatch.setattr(remote, "list_runs", lambda address, ca: RUNS)
+    monkeypatch.setattr(RemoteSuperLink, "nodes", lambda superlink: NODES)
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: RUNS)
     monkeypatch.setenv("COLUMNS", "40")
 
 
@@ -69,7 +69,7 @@ def test_what_other_users_called_their_runs_is_no_markup_and_no_escape_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(5, "failed", "[/]\x1b[31mx", "t" * 500, "2026-11-21T19:41:07+00:00", "", "[red]\x07")
-    monkeypatch.setattr(remote, "list_runs", lambda address, ca: [run])
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: [run])
     _, line = printed("runs", monkeypatch=monkeypatch, capsys=capsys).splitlines()
     assert line.split() == ["5", "failed", "[/]?[31mx", "t" * 117 + "...", "2026-11-21", "19:41", "[red]?"]
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from fedappeal.core.plugins import PLUGIN_PATH
-from fedappeal.federation.remote import run_status, submit
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.versions import GRPC_FLEET, SUPERNODE_SPEAKS_HTTP
@@ -93,9 +93,11 @@ def settings(folder: Path, clients: int) -> bytes:
 
 
 def run_to_its_end(control_address: str, bundle: bytes, nodes: Nodes) -> None:
-    run_id = submit(control_address, bundle)
+    remote = RemoteSuperLink(control_address)
+    with remote.control() as api:
+        run_id = api.start_run(bundle, {})
     deadline = time.monotonic() + 240
-    while not (status := run_status(control_address, run_id)).finished:
+    while not (status := remote.run_status(run_id)).finished:
         assert time.monotonic() < deadline, nodes.said()
         time.sleep(0.5)
     nodes.end()

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedappeal.federation.remote import run_status, submit
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.flower.bundle import build_fab
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.e2e.conftest import BIN, Marked
@@ -86,9 +85,10 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
             )
             for name, more in given.items()
         }
-        run_id = submit(superlink.control_address, build_fab(config.as_config()))
+        remote = RemoteSuperLink(superlink.control_address)
+        run_id = remote.submit(config)
         deadline = time.monotonic() + 200
-        while not (status := run_status(superlink.control_address, run_id)).finished:
+        while not (status := remote.run_status(run_id)).finished:
             assert time.monotonic() < deadline, (tmp_path / "images.log").read_text()[-2000:]
             time.sleep(0.5)
         assert status.completed, status

@@ -30,7 +30,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RunStatus | Contro
             raise answer
         return answer
 
-    monkeypatch.setattr(remote, "run_status", run_status)
+    monkeypatch.setattr(RemoteSuperLink, "run_status", run_status)
     monkeypatch.setattr(remote, "_POLL", 0.0)
     monkeypatch.setattr(remote, "_STATUS_EVERY", 0.0)
     yield given

@@ -16,13 +16,13 @@ def test_an_answer_is_a_sign_of_life_and_silence_is_none(monkeypatch: pytest.Mon
     )
 
     def status(*given: Any, **named: Any) -> RunStatus:
-        found = next(said)
-        if isinstance(found, ControlError):
-            raise found
-        return found
+        answer = next(said)
+        if isinstance(answer, ControlError):
+            raise answer
+        return answer
 
     clock = itertools.count(step=10)
-    monkeypatch.setattr(remote, "run_status", status)
+    monkeypatch.setattr(RemoteSuperLink, "run_status", status)
     monkeypatch.setattr(remote.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(remote.time, "sleep", lambda seconds: None)
     alive: list[float] = []

@@ -3,6 +3,7 @@
 import io
 import tomllib
 import zipfile
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -31,12 +32,13 @@ def test_a_plugins_settings_come_back_as_they_were_given() -> None:
 def test_the_clientapp_of_stock_nodes_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
 
-    def submit(address: str, fab: bytes, overrides: dict[str, Scalar], **options: Any) -> int:
-        sent.append(fab)
-        assert overrides == {"strategy": "maxfl", "task": "digits", "out": ""}, "what the list of runs shows"
-        return 7
+    class OneRun:
+        def start_run(self, fab: bytes, overrides: dict[str, Scalar]) -> int:
+            sent.append(fab)
+            assert overrides == {"strategy": "maxfl", "task": "digits", "out": ""}, "what the list of runs shows"
+            return 7
 
-    monkeypatch.setattr(remote, "submit", submit)
+    monkeypatch.setattr(remote, "control", lambda address, root_certificates: nullcontext(OneRun()))
     superlink = RemoteSuperLink("h:1")
     assert superlink.submit(RunConfig(), "mine.app:app") == 7
     superlink.submit(RunConfig())

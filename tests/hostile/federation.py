@@ -18,9 +18,8 @@ from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDic
 from client.fleet.activation import Identity
 from client.fleet.connection import FleetConnection
 from client.settings import Connection
-from fedappeal.federation.remote import run_status, stop_run, submit
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
 from fedappeal.protocol import keys, proof
 from fedappeal.record.folder import KIND, LOCAL
@@ -160,7 +159,7 @@ class Federation:
         settings = self.config.model_copy(
             update={"out": str(self.path), "resume": True, "initial_model": str(self.path / INITIAL)}
         )
-        self.run_id = submit(self.superlink.control_address, build_fab(settings.as_config()))
+        self.run_id = self._remote.submit(settings)
 
     def follow(self, seconds: float = 120.0) -> None:
         """Wait until the run has finished, and fail the test where it has not."""
@@ -168,7 +167,7 @@ class Federation:
         until = time.monotonic() + seconds
         while not follower.finished:
             follower.read()
-            status = run_status(self.superlink.control_address, self.run_id)
+            status = self._remote.run_status(self.run_id)
             follower.read()
             assert not follower.failed, follower.failed
             assert follower.finished or not status.finished, f"{status}\n{self.log}"
@@ -182,7 +181,11 @@ class Federation:
 
     def stop(self) -> None:
         """Stop the run."""
-        stop_run(self.superlink.control_address, self.run_id)
+        self._remote.stop_run(self.run_id)
+
+    @property
+    def _remote(self) -> RemoteSuperLink:
+        return RemoteSuperLink(self.superlink.control_address)
 
     @property
     def history(self) -> list[dict[str, Any]]:

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fedappeal.federation.remote import run_status, submit
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.flower.bundle import build_fab
 from fedappeal.record.folder import KIND, LOCAL
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.lines import INITIAL, MODEL
@@ -148,7 +147,7 @@ def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
     path, starts = folder / "run", folder / "starts.jsonl"
     plan = RunPlan.of(config, path)
     plan.folder({KIND: LOCAL})
-    told = config.model_copy(update={"out": str(path), "resume": True, "initial_model": str(path / INITIAL)})
+    settings = config.model_copy(update={"out": str(path), "resume": True, "initial_model": str(path / INITIAL)})
     superlink = SuperLink(path / "logs")
     clients = SoakedClients(plan)
     started: set[int] = set()
@@ -164,7 +163,8 @@ def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
         lines.upstream = superlink.fleet_address
         clients.connect(superlink.fleet_address)
         clients.wait_until_loaded()
-        run_id = submit(superlink.control_address, build_fab(told.as_config()))
+        remote = RemoteSuperLink(superlink.control_address)
+        run_id = remote.submit(settings)
         memory = Memory(superlink.pid)
         faults = Faults(
             seed,
@@ -187,7 +187,7 @@ def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
             if time.monotonic() >= asked + _STATUS_EVERY:
                 asked = time.monotonic()
                 clients.check()
-                status = run_status(superlink.control_address, run_id)
+                status = remote.run_status(run_id)
                 follower.read()
                 if follower.failed or (status.finished and not follower.finished):
                     raise SystemExit(f"the run failed: {follower.failed or status} (see {path / 'logs'})")

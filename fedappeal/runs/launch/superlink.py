@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.settings import GRPC, HTTP
-from fedappeal.federation.address import check_control_address, check_port, read_root_certificates
-from fedappeal.federation.nodes import list_nodes
-from fedappeal.federation.remote import RemoteSuperLink, run_status, submit
+from fedappeal.federation.address import check_port
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
-from fedappeal.flower.bundle import CLIENT_APP, build_fab
+from fedappeal.flower.bundle import CLIENT_APP
 from fedappeal.flower.control import ControlError
 from fedappeal.record.folder import COMMAND_LOCK, KIND, LOCAL, RunFolder, check_new
 from fedappeal.record.follower import WatchedRun
@@ -126,9 +125,10 @@ class LocalProcesses:
                 doing("the SuperLink answers; waiting for the clients' process to load")
                 clients.connect(superlink.http_address or superlink.fleet_address)
                 clients.wait_until_loaded()
-                run_id = submit(superlink.control_address, build_fab(settings.as_config()))
+                remote = RemoteSuperLink(superlink.control_address)
+                run_id = remote.submit(settings)
                 doing("the run is submitted; waiting for its server process, which calls the clients")
-                begun(RemoteSuperLink(superlink.control_address))
+                begun(remote)
                 _follow(run_id, superlink, clients, follower)
             except KeyboardInterrupt:
                 superlink.kill()  # first here: its ServerApp would record a round whose clients have just been ended
@@ -140,7 +140,7 @@ def _follow(run_id: int, superlink: SuperLink, clients: ClientProcesses, followe
     while not follower.finished:
         status = None
         if time.monotonic() >= next_status:
-            status = run_status(superlink.control_address, run_id)
+            status = RemoteSuperLink(superlink.control_address).run_status(run_id)
             next_status = time.monotonic() + _STATUS_EVERY
         # Lines are read after the status: what a finished run wrote is all there.
         follower.read()
@@ -246,22 +246,8 @@ class Submission:
     def _name_of(self, client: str) -> str:
         """Return a client's registered name and its id; without a name the id alone."""
         try:
-            nodes = list_nodes(self.superlink.address, self.superlink.root_certificates)
+            nodes = self.superlink.nodes()
         except ControlError:
             return client
         name = next((node.name for node in nodes if node.client_id == client), "")
         return f"{name} ({client})" if name else client
-
-
-def remote_superlink(address: str, root_certificates: str) -> RemoteSuperLink:
-    """Return the SuperLink that a user names.
-
-    Args:
-        address: ``HOST:PORT`` of its Control API.
-        root_certificates: file of its CA certificate; empty: plaintext.
-
-    Raises:
-        ConfigError: if they are not allowed.
-    """
-    check_control_address(address)
-    return RemoteSuperLink(address, read_root_certificates(root_certificates))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.core.plugins import allow_options
-from fedappeal.federation.remote import RemoteSuperLink, stop_run
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.flower.control import ControlError
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import SUBMITTED
@@ -109,7 +109,7 @@ class SubmittedRun(ForeignRun):
         if not run_id:
             raise NotDone("the SuperLink knows no run of this folder")
         try:
-            stopped = stop_run(self.superlink.address, run_id, root_certificates=self.superlink.root_certificates)
+            stopped = self.superlink.stop_run(run_id)
         except ControlError as error:
             raise NotDone(str(error)) from None
         return f"run {run_id} {'was stopped' if stopped else 'had already ended'}"

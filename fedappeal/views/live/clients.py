@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from fedappeal.federation.nodes import UNREGISTERED, Node
+from fedappeal.flower.control import UNREGISTERED, Node
 from fedappeal.protocol.foreign_text import SHOWN_ID, one_line, printable
 from fedappeal.record.decisions import unpacked
 from fedappeal.system.wording import natural_order

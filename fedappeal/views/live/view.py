@@ -7,9 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedappeal.federation.nodes import Node, list_nodes
-from fedappeal.federation.remote import RemoteSuperLink, list_runs
-from fedappeal.flower.control import ControlError, Run
+from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.flower.control import ControlError, Node, Run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CONFIG
@@ -157,7 +156,7 @@ class View:
         if self.superlink is None:
             return self.path
         with suppress(ControlError):  # while it does not answer, its latest run is the one that it named last
-            self._runs = list_runs(self.superlink.address, self.superlink.root_certificates)
+            self._runs = self.superlink.runs()
         return self._folder(self._runs[-1]) if self._runs else None
 
     def folder_of(self, run_id: str) -> Path:
@@ -184,9 +183,9 @@ class View:
         if superlink is None or began < self._next_question:
             return
         try:
-            nodes = list_nodes(superlink.address, superlink.root_certificates)
+            nodes = superlink.nodes()
             if self._lists_runs:
-                self._runs = list_runs(superlink.address, superlink.root_certificates)
+                self._runs = superlink.runs()
             self._problem = ""
         except ControlError as error:
             nodes, self._problem = None, printable(error)

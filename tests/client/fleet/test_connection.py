@@ -20,8 +20,8 @@ from client.settings import Connection
 from client.state.store import DiskStore
 from fedappeal import __version__
 from fedappeal.federation.certificates import make_key
-from fedappeal.federation.nodes import PublicKey, list_nodes, register, unregister
-from fedappeal.federation.remote import run_status, stop_run, submit
+from fedappeal.federation.nodes import PublicKey, register, unregister
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.control import ControlError
@@ -216,16 +216,17 @@ def test_settings_of_a_run_come_from_its_bundle_with_overrides(run: Any, fleet: 
 
 
 def test_a_run_is_submitted_followed_and_stopped(superlink: Any) -> None:
-    address = superlink.control_address
-    with pytest.raises(ControlError, match="refused: Invalid run configuration"):
-        submit(address, build_fab({"a": 1}), {"b": 2})
+    remote = RemoteSuperLink(superlink.control_address)
+    with pytest.raises(ControlError, match="refused: Invalid run configuration"), remote.control() as api:
+        api.start_run(build_fab({"a": 1}), {"b": 2})
     with pytest.raises(ControlError, match="not reachable"):
-        run_status("127.0.0.1:1", 1)
-    run_id = submit(address, build_fab({"a": 1}, "remote_server:app"))
-    assert not run_status(address, run_id).finished
-    assert stop_run(address, run_id)
-    assert run_status(address, run_id).sub_status == "stopped"
-    assert not stop_run(address, run_id)
+        RemoteSuperLink("127.0.0.1:1").run_status(1)
+    with remote.control() as api:
+        run_id = api.start_run(build_fab({"a": 1}, "remote_server:app"), {})
+    assert not remote.run_status(run_id).finished
+    assert remote.stop_run(run_id)
+    assert remote.run_status(run_id).sub_status == "stopped"
+    assert not remote.stop_run(run_id)
 
 
 def test_a_client_that_waits_is_answered_when_its_message_is_there_and_confirms_meanwhile(
@@ -260,7 +261,7 @@ def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch:
     tls, key, store = certificates.make(tmp_path / "tls"), tmp_path / "client.key", DiskStore(tmp_path / "state")
     make_key(key)
     with warm_superlinks(), SuperLink(tmp_path / "superlink", tls.options) as superlink:
-        ca = tls.ca.read_bytes()
+        remote = RemoteSuperLink(superlink.control_address, tls.ca.read_bytes())
         options = {"superlink": superlink.fleet_address, "root_certificates": str(tls.ca)}
         with pytest.raises(NotConnected, match="admits registered keys only, and this node has none"):
             FleetConnection(Connection(**options))
@@ -269,8 +270,8 @@ def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch:
         unknown = rf"does not admit this node's key \({identity.client_id}\): it is not registered there"
         with pytest.raises(NotConnected, match=unknown):
             FleetConnection(connection)
-        register(superlink.control_address, [PublicKey.read(key.with_suffix(".pub"))], ca)
-        node_id = list_nodes(superlink.control_address, ca)[0].node_id
+        register(remote, [PublicKey.read(key.with_suffix(".pub"))])
+        node_id = remote.nodes()[0].node_id
         for _ in range(2):  # the same key is the same node
             with closing(FleetConnection(connection, identity, store)) as fleet:
                 assert fleet.node_id == node_id
@@ -289,10 +290,10 @@ def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch:
                 patch.setattr(signing, "now", lambda ahead=ahead: datetime.now(UTC) + timedelta(seconds=ahead))
                 with pytest.raises(NotConnected, match=f"this machine's clock is .*{said}"):
                     FleetConnection(connection, identity)
-        fab = build_fab({"a": 1}, "remote_server:app")
-        run_id = submit(superlink.control_address, fab, root_certificates=ca)
-        assert not run_status(superlink.control_address, run_id, root_certificates=tls.ca.read_bytes()).finished
-        unregister(superlink.control_address, identity.client_id, ca)
+        with remote.control() as api:
+            run_id = api.start_run(build_fab({"a": 1}, "remote_server:app"), {})
+        assert not remote.run_status(run_id).finished
+        unregister(remote, identity.client_id)
         with pytest.raises(NotConnected, match="it was known there before: unregistered since"):
             FleetConnection(connection, identity, store)
 

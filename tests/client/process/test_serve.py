@@ -21,7 +21,7 @@ from client.settings import Connection, NodeSettings
 from client.state.activity import Activity
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import Record
-from fedappeal.federation.remote import stop_run
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped
 from tests.warm import warm_superlinks
@@ -202,7 +202,7 @@ def test_a_run_of_another_package_version_is_served_and_a_stopped_one_dropped(
         while (message := fleet.receive()) is None:
             time.sleep(0.05)
         assert fleet.end_of(foreign_run.run_id) is None
-        assert stop_run(superlink.control_address, foreign_run.run_id)
+        assert RemoteSuperLink(superlink.control_address).stop_run(foreign_run.run_id)
         assert fleet.end_of(foreign_run.run_id) == "stopped", "so its client learns of it without another message"
         answer = RecordDict({"metrics": MetricRecord({"loss": 1.0})})
         with pytest.raises(MessageDropped, match="run has ended"):

@@ -10,7 +10,6 @@ import pytest
 
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.live import actions as module
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
 
 RUN = Path("/srv/my runs/first")
@@ -47,11 +46,11 @@ def test_a_run_of_a_superlink_is_stopped_and_resumed_from_the_page() -> None:
 def test_stopping_says_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def stop_run(address: str, run_id: int, *, root_certificates: bytes | None) -> bool:
-        asked.append((address, run_id))
+    def stop_run(superlink: RemoteSuperLink, run_id: int) -> bool:
+        asked.append((superlink.address, run_id))
         return run_id == 7
 
-    monkeypatch.setattr(module, "stop_run", stop_run)
+    monkeypatch.setattr(RemoteSuperLink, "stop_run", stop_run)
     assert REMOTE.stop(7) == "run 7 was stopped"
     assert REMOTE.stop(8) == "run 8 had already ended"
     assert asked == [("127.0.0.1:8000", 7), ("127.0.0.1:8000", 8)]

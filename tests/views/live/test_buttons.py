@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.record.folder import RunFolder
-from fedappeal.views.live import actions
 from fedappeal.views.live.actions import SubmittedRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
@@ -54,11 +54,11 @@ def test_an_operator_uses_each_button(
     superlink.runs = [a_listed_run(FIRST, "completed", first), a_listed_run(SECOND, "running", second)]
     stopped = []
 
-    def stop_run(address: str, run_id: int, *, root_certificates: bytes | None) -> bool:
+    def stop_run(superlink: RemoteSuperLink, run_id: int) -> bool:
         stopped.append(run_id)
         return True
 
-    monkeypatch.setattr(actions, "stop_run", stop_run)
+    monkeypatch.setattr(RemoteSuperLink, "stop_run", stop_run)
     asked = Commands(SUPERLINK, "", tmp_path)
     running = RunFolder.open(second).alone()
     running.__enter__()

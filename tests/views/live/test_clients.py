@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedappeal.federation.nodes import Node
+from fedappeal.flower.control import Node
 from fedappeal.record.decisions import packed
 from fedappeal.views.live import clients as module
 from fedappeal.views.live.clients import MOST_SHOWN, RECENT, STATES, Clients, client_names

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from fedappeal.federation.nodes import Node
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError, Run
+from fedappeal.flower.control import ControlError, Node, Run
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY
-from fedappeal.views.live import view as module
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
 from fedappeal.views.live.view import ASKED_EVERY, View
 from tests.views.comparison.recorded import a_run
@@ -50,15 +48,15 @@ class SuperLinkOfTests:
         self.nodes: list[Node] = []
         self.asked = 0
         self.away = False
-        monkeypatch.setattr(module, "list_nodes", self._list_nodes)
-        monkeypatch.setattr(module, "list_runs", self._list_runs)
+        monkeypatch.setattr(RemoteSuperLink, "nodes", lambda superlink: self._list_nodes())
+        monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: self._list_runs())
 
-    def _list_nodes(self, address: str, ca: bytes | None) -> list[Node]:
+    def _list_nodes(self) -> list[Node]:
         self.asked += 1
         self._answer()
         return self.nodes
 
-    def _list_runs(self, address: str, ca: bytes | None) -> list[Run]:
+    def _list_runs(self) -> list[Run]:
         self._answer()
         return self.runs
 
@@ -122,13 +120,13 @@ def test_the_superlink_is_asked_at_times(tmp_path: Path, superlink: SuperLinkOfT
 def test_a_superlink_that_is_slow_is_asked_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, asked = Clock(), []
 
-    def slow(address: str, ca: bytes | None) -> list[Node]:
+    def slow(superlink: RemoteSuperLink) -> list[Node]:
         asked.append(clock.now)
         clock.now += 2.0
         return []
 
-    monkeypatch.setattr(module, "list_nodes", slow)
-    monkeypatch.setattr(module, "list_runs", lambda address, ca: [])
+    monkeypatch.setattr(RemoteSuperLink, "nodes", slow)
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: [])
     view = View(ForeignRun(), a_run(tmp_path / "run", []), SUPERLINK, clock=clock)
     for _ in range(40):
         view.refresh(Pages())
