@@ -35,7 +35,7 @@ SECTIONS = {
     "Volunteer": "volunteer privacy",
     "Look up": "reference tasks hf plugins glossary site/reference",
     "Strategies": "maxfl fedalign adagd baselines personalised",
-    "Results": "reproductions/README bench bench-results/README benchmarks",
+    "Results": "reproductions/README bench bench-results/README bench-results/measures benchmarks",
     "Inside": "architecture protocol flower",
 }
 """The navigation: by heading, all pages of docs in order. The first three are a reader's path each."""

@@ -187,3 +187,52 @@ def check_numbers(verdict: dict[str, Any], margins: list[float]) -> None:
         if len(margins) <= 16:  # beyond, flips are drawn
             assert verdict["p"] == pytest.approx(flips_p(margins))
         assert min(margins) <= verdict["low"] <= fmean(margins) <= verdict["high"] <= max(margins)
+
+
+FLOORS = {"alone": 0, "random-25": 25, "random-50": 50, "random-75": 75, "everyone": 100}
+
+
+def at_random(whole: dict[str, Any], task: str, joined: float) -> float:
+    """Accuracy between the two floors around a share that joined, on the line through them."""
+    of = {
+        row["name"].split()[1]: fmean(row["ours"]["score"]) for row in whole["rows"] if row["name"].startswith(task)
+    }
+    points = [(share, of[name]) for name, share in FLOORS.items()]
+    ((x0, y0), (x1, y1)) = next(pair for pair in itertools.pairwise(points) if pair[0][0] <= joined <= pair[1][0])
+    return y0 + (y1 - y0) * (joined - x0) / (x1 - x0)
+
+
+def cell_of(values: list[float | None], digits: int, word: str) -> str:
+    numbers = [value for value in values if value is not None]
+    some = f" ({len(numbers)} of {len(values)})" if len(numbers) < len(values) else ""
+    side = {"reproduced": " ahead", "not reproduced": " behind"}.get(word, "")
+    return f"{fmean(numbers):.{digits}f}±{stdev(numbers):.{digits}f}{some}{side}"
+
+
+def test_the_page_of_measures_follows_from_the_rows() -> None:
+    whole = json.loads(BENCH.read_text())
+    rows = {row["name"]: row["ours"] for row in whole["rows"]}
+    # A strategy that is FedAvg's equal in every seed is neither ahead nor behind.
+    words = {(v["group"], v["claim"].split()[0]): v["word"] for v in whole["verdicts"] if any(v["margins"].values())}
+    checked = 0
+    page = (BENCH.parent / "measures.md").read_text()
+    for task, goodwill, lines in re.findall(r"^(\w+), goodwill (\d+):\n\n.*\n.*\n((?:\|.*\n)+)", page, re.MULTILINE):
+        for line in lines.splitlines():
+            name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            behaviour = name.strip("()") if name.startswith("(") else "appeal"
+            ours = rows[f"{task}, {behaviour} {goodwill}, {'fedavg' if behaviour != 'appeal' else name}"]
+            numbers = [ours["kept"], ours["score"], ours["regret"], ours["worst"], ours["megabytes"]]
+            if behaviour == "alone":
+                numbers[1] = [shared + lost for shared, lost in zip(ours["score"], ours["regret"], strict=True)]
+            keys = ("kept", "score", "regret", "worst", "megabytes")
+            expected = [
+                cell_of(values, digits, words.get((f"{task}, {key}", name), ""))
+                for key, values, digits in zip(keys, numbers, (0, 1, 1, 1, 1), strict=True)
+            ]
+            if behaviour == "alone":
+                expected[2:4] = ["-", "-"]
+            bounded = behaviour == "appeal" and None not in ours["kept"]
+            expected.append(f"{at_random(whole, task, fmean(ours['kept'])):.1f}" if bounded else "-")
+            assert cells == expected, (task, name)
+            checked += 1
+    assert checked == 3 * 12

@@ -1,6 +1,7 @@
 """The benchmark's page, picture and verdicts, from its results alone."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -17,23 +18,34 @@ from fedappeal.system.wording import counted
 from fedappeal.views.comparison.table import NONE, Table, plain_number
 
 PAGE = "README.md"
+MEASURES = "measures.md"
 PICTURE = "ignition"
 
 IGNITION = "ignition"
 """Group of the claims that a strategy lives with less goodwill than FedAvg."""
+COMPARED = ("kept", "regret", "worst")
+"""Measures by which strategies are compared with FedAvg at a task's largest goodwill."""
 
 _NOT_SAID = """\
 - Clients are simulated: their behaviours are rules, not people. Tasks are small.
 - A seed draws people, model and rounds at once; intervals are over all three.
 - Settings are defaults; none was tuned to the benchmark.
 """
+_SHOWN = """\
+Means ± deviations over seeds, of the last ten free rounds, at the largest goodwill. *Regret*: what clients lose by
+the shared model where they prefer their own; below 0 they prefer the worse one. *Worst 10 %*: of the clients. *If
+random*: clients join at random, as often as the row's. Marked: better than FedAvg (ahead) or worse (behind) on paired
+seeds; t tests or sign flips, Holm's correction over a column. First read [who keeps its volunteers](README.md).
+"""
 
 
 def with_verdicts(results: BenchResults) -> BenchResults:
     """Return the results with their verdicts, corrected for the comparisons of one cell or one task's curves."""
     present, of = results.cells(), curves(results)
-    compared = [cell for cell in present if cell.baseline in present and cell.behaviour not in RATES]
-    claims = [_lives(cell) for cell in compared if cell.strategy != BASELINE]
+    compared = [cell for cell in present if cell.baseline in present and cell.strategy != BASELINE]
+    claims = [_over(cell, "kept", "runs that live", cell.place, LIVES) for cell in compared]
+    at_most = [cell for cell in compared if (cell.behaviour, cell.goodwill) == (CORE, TASKS[cell.task].shown)]
+    claims += [_over(cell, key, key, f"{cell.task}, {key}") for cell in at_most for key in COMPARED]
     claims += [_earlier(*curve) for curve in of if curve[1] != BASELINE and (curve[0], BASELINE) in of]
     arms = tuple(Arm(str(cell), group=cell.place, label=cell.strategy) for cell in present)
     measures = {m.key: m for cell in present for m in results.measures_of(cell.task)}
@@ -43,9 +55,10 @@ def with_verdicts(results: BenchResults) -> BenchResults:
     return results.model_copy(update={"verdicts": outcomes})
 
 
-def _lives(cell: Cell) -> Claim:
-    margin = Contrast((str(cell), "kept"), (str(cell.baseline), "kept"), event=LIVES)
-    return Claim(f"{cell.strategy} over {BASELINE}: runs that live", margin, cell.place)
+def _over(cell: Cell, key: str, what: str, group: str, event: float | None = None) -> Claim:
+    """Return the claim that a row is better than FedAvg's, by a measure or by whether runs have an event."""
+    margin = Contrast((str(cell), key), (str(cell.baseline), key), -1 if key == "regret" else 1, event)
+    return Claim(f"{cell.strategy} over {BASELINE}: {what}", margin, group, "points" if event is None else "")
 
 
 def _earlier(task: str, strategy: str) -> Claim:
@@ -68,37 +81,35 @@ def side(verdict: Verdict) -> str:
     return "ahead" if verdict.mean > 0 else "behind"
 
 
+def sides(results: BenchResults, of: str) -> dict[tuple[str, str], str]:
+    """Return the side of each task's strategies that are ahead of FedAvg, or behind it."""
+    decided = [v for v in results.verdicts if v.group.endswith(f", {of}") and side(v) in ("ahead", "behind")]
+    return {(v.group.partition(",")[0], v.claim.partition(" ")[0]): side(v) for v in decided}
+
+
 def curves(results: BenchResults) -> dict[tuple[str, str], tuple[Level, ...]]:
     """Return the survival curves that were run with all seeds, by task and strategy."""
     names = dict.fromkeys((cell.task, cell.strategy) for cell in results.cells() if cell.behaviour == CORE)
     return {(task, name): levels for task, name in names if (levels := survival(results, task, name))}
 
 
-def tables(results: BenchResults, spread: bool = True) -> list[Table]:
-    """Return ignition points, what became of runs under other behaviours, and the numbers of each task.
-
-    Args:
-        results: what came out.
-        spread: whether the numbers have their deviation over the seeds.
-    """
+def tables(results: BenchResults) -> list[Table]:
+    """Return ignition points, what became of runs under other behaviours, and the numbers of each task."""
     tasks = dict.fromkeys(cell.task for cell in results.cells())
-    return [ignition_table(results), behaviour_table(results), *(task_table(results, task, spread) for task in tasks)]
+    return [ignition_table(results), behaviour_table(results), *(task_table(results, task) for task in tasks)]
 
 
 def ignition_table(results: BenchResults) -> Table:
     """Return each strategy's ignition point by task, and how its seeds stand to FedAvg's."""
-    of, present = curves(results), results.cells()
+    of, present, marks = curves(results), results.cells(), sides(results, IGNITION)
     core = [cell for cell in present if cell.behaviour == CORE]
     tasks, names = dict.fromkeys(cell.task for cell in core), dict.fromkeys(cell.strategy for cell in core)
-    against = {(v.group, v.claim.partition(" ")[0]): v for v in results.verdicts if v.group.endswith(IGNITION)}
 
     def cell(task: str, name: str) -> str:
         if (task, name) not in of:
             run = all(Cell(task, CORE, goodwill, name) in present for goodwill in TASKS[task].goodwill)
             return "ended early" if run else "not run yet"
-        verdict = against.get((f"{task}, {IGNITION}", name))
-        marked = "" if verdict is None or side(verdict) in ("undecided", "level") else f" {side(verdict)}"
-        return ignition(of[task, name]) + marked
+        return f"{ignition(of[task, name])} {marks.get((task, name), '')}".rstrip()
 
     rows = tuple((name, *(cell(task, name) for task in tasks)) for name in names)
     return Table("Goodwill at which half of the seeds live [95 %]", ("", *tasks), rows)
@@ -121,13 +132,14 @@ def behaviour_table(results: BenchResults) -> Table:
     return Table("Runs that live under other behaviours (clients that did not leave, %)", ("", *places), lines)
 
 
-def task_table(results: BenchResults, task: str, spread: bool = True) -> Table:
-    """Return a task's numbers at its largest goodwill: strategies, and floors where all were run; see `tables`."""
+def task_table(results: BenchResults, task: str) -> Table:
+    """Return a task's numbers at its largest goodwill: strategies, and floors where all were run."""
     import numpy as np
 
     shown = [cell for cell in results.cells() if cell.task == task and cell.goodwill == TASKS[task].shown]
     floors = {RATES[cell.behaviour]: _mean(results, cell, "score") for cell in shown if cell.behaviour in RATES}
     columns = [m for m in results.measures_of(task) if m.key != "stayed"]
+    marks = {m.key: sides(results, m.key) for m in columns}
     complete = len(floors) == len(RATES)
 
     def row(cell: Cell) -> tuple[str, ...]:
@@ -137,17 +149,18 @@ def task_table(results: BenchResults, task: str, spread: bool = True) -> Table:
         if cell.behaviour == "alone":  # what the shared model lacks, and regret says, their own ones have
             alone = list(map(sum, zip(numbers["score"], numbers["regret"], strict=True)))
             numbers |= {"score": alone, "regret": [], "worst": []}
-        texts = [with_spread(numbers[m.key], runs, m.digits) for m in columns]
-        texts = [text if spread and text is not texts[-1] else text.partition(" ±")[0] for text in texts]
+        texts = [with_spread(numbers[m.key], runs, m.digits).replace(" ± ", "±") for m in columns]
+        texts = [
+            f"{text} {of.get((task, name), '')}".rstrip() for text, of in zip(texts, marks.values(), strict=True)
+        ]
         rate = _mean(results, cell, "kept") / 100
         bounded = complete and cell.behaviour == CORE and len(numbers["kept"]) == runs
         at_random = plain_number(float(np.interp(rate, list(floors), list(floors.values()))), 1) if bounded else NONE
         return (name, *texts, *((at_random,) if complete else ()))
 
-    title = f"{task}, goodwill {TASKS[task].shown}"
-    title += f"; random: {columns[1].title} with random joining at the row's rate" if complete else ""
     rows = tuple(row(cell) for cell in shown if cell.behaviour in (CORE, "alone", "everyone"))
-    return Table(title, ("", *(m.title for m in columns), *(("random",) if complete else ())), rows)
+    header = ("", *(m.title for m in columns), *((f"{columns[1].title} if random",) if complete else ()))
+    return Table(f"{task}, goodwill {TASKS[task].shown}", header, rows)
 
 
 def _mean(results: BenchResults, cell: Cell, key: str) -> float:
@@ -156,7 +169,7 @@ def _mean(results: BenchResults, cell: Cell, key: str) -> float:
 
 
 def write_page(results: BenchResults, folder: Path) -> Path:
-    """Draw the picture and write the page beside it; return its path."""
+    """Draw the picture, and write the page and that of the measures beside it; return the first one's path."""
     of = curves(results)
     if of:
         draw(of, folder / PICTURE)
@@ -167,30 +180,37 @@ def write_page(results: BenchResults, folder: Path) -> Path:
         "point is the goodwill, the mandatory rounds before, at which half of the seeds live; `>6`: more than was "
         "tried; `ended early`: in mandatory rounds, which do not tell who joins. Marked are strategies that need "
         "less goodwill than FedAvg (ahead), or more (behind): sign tests on paired seeds, Holm's correction over "
-        "a task."
+        f"a task. [Retention, regret, the worst decile and bytes]({MEASURES}) have a page of their own."
     )
     tail = ["## What we do not conclude", _NOT_SAID.strip(), "## How it was made", _made(results)]
-    parts = fitting(
-        tables(results, spread=False), [*head, *tail], lambda table: f"{table.title}:\n\n{table.markdown()}"
-    )
-    path = folder / PAGE
+    lives, others, *by_task = tables(results)
+    said = _headline(results, "regret", "regret than with FedAvg")
+    _write(folder / MEASURES, ["# Retention, regret, worst decile and bytes", said, _SHOWN.strip()], by_task)
+    return _write(folder / PAGE, head, [lives, others], tail)
+
+
+def _write(path: Path, head: Sequence[str], shown: Sequence[Table], tail: Sequence[str] = ()) -> Path:
+    parts = fitting(shown, [*head, *tail], lambda table: f"{table.title}:\n\n{table.markdown()}")
     replace_file(path, ("\n\n".join([*head, *parts, *tail]) + "\n").encode())
     return path
+
+
+def _headline(results: BenchResults, of: str, less_what: str) -> str:
+    """Return which strategies are ahead of FedAvg, and which behind, in a sentence."""
+    ahead, behind = (
+        ", ".join(f"{name} on {task}" for (task, name), side in sides(results, of).items() if side == word) or "none"
+        for word in ("ahead", "behind")
+    )
+    return f"**Less {less_what}: {ahead}; more: {behind}.**"
 
 
 def _summary(results: BenchResults) -> str:
     """Return the verdict in a sentence."""
     of_curves = [verdict for verdict in results.verdicts if verdict.group.endswith(IGNITION)]
-    of_cells = [verdict for verdict in results.verdicts if not verdict.group.endswith(IGNITION)]
-    titles = {
-        word: ", ".join(
-            f"{v.claim.partition(' ')[0]} on {v.group.partition(',')[0]}" for v in of_curves if side(v) == word
-        )
-        for word in ("ahead", "behind")
-    }
+    of_cells = [verdict for verdict in results.verdicts if verdict.contrast and verdict.contrast.event]
     words = Counter(side(verdict) for verdict in of_cells)
     return (
-        f"**Less goodwill than FedAvg needs: {titles['ahead'] or 'none'}; more: {titles['behind'] or 'none'}.** "
+        f"{_headline(results, IGNITION, 'goodwill than FedAvg needs')} "
         f"That is of {counted(len(of_curves), 'curve')}, with {_seeds(results)} seeds; of "
         f"{counted(len(of_cells), 'comparison')} of runs that live at one level, {words['ahead']} are ahead, "
         f"{words['behind']} behind, {words['level']} level and {words['undecided']} undecided."

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.studies.bench.design import cells
-from fedappeal.studies.bench.page import PAGE, PICTURE, write_page
+from fedappeal.studies.bench.design import TASKS, cells
+from fedappeal.studies.bench.page import MEASURES, PAGE, PICTURE, write_page
 from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.page import MOST_WORDS
 
@@ -18,9 +18,12 @@ def results() -> BenchResults:
 
 
 def test_the_page_is_what_its_results_give_to_the_byte(results: BenchResults, tmp_path: Path) -> None:
-    page = write_page(results, tmp_path).read_bytes()
-    assert page == (FOLDER / PAGE).read_bytes()
-    assert len(page.split()) <= MOST_WORDS
+    write_page(results, tmp_path)
+    for name in (PAGE, MEASURES):
+        page = (tmp_path / name).read_bytes()
+        assert page == (FOLDER / name).read_bytes()
+        assert len(page.split()) <= MOST_WORDS
+    assert all(f"\n{task}, goodwill " in page.decode() for task in TASKS), "there is no room for a task"
     drawn = [(folder / f"{PICTURE}.svg").read_text().count("<use ") for folder in (tmp_path, FOLDER)]
     assert drawn[0] == drawn[1] > 100
 

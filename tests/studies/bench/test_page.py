@@ -7,6 +7,7 @@ import pytest
 from fedappeal.studies.bench.design import CORE, RATES, Cell
 from fedappeal.studies.bench.ignition import Level, ignition
 from fedappeal.studies.bench.page import (
+    MEASURES,
     PICTURE,
     behaviour_table,
     ignition_table,
@@ -102,12 +103,30 @@ def test_floors_stand_beside_the_rows() -> None:
         results = results.with_rows(with_ours(floor, Cell("digits", behaviour, 14, "fedavg"), score=(score,) * 10))
     rows = {row[0]: row for row in task_table(results, "digits").rows}
     assert list(rows) == ["fedavg", "(alone)", "(everyone)"]
-    assert task_table(results, "digits").header[-1] == "random"
+    assert task_table(results, "digits").header[-1] == "accuracy % if random"
     assert task_table(made(KEPT), "digits").header[-1] == "MB", "a row of which no floors were run has none beside it"
     assert [row[-1] for row in rows.values()] == ["44.0", "-", "-"]
-    assert rows["(everyone)"][2] == "55.0 ± 0.0"
-    assert rows["(alone)"][2:5] == ("11.0 ± 0.0", "-", "-")  # the untrained model's 10 and what they regret, 1
+    assert rows["(everyone)"][2] == "55.0±0.0"
+    assert rows["(alone)"][2:5] == ("11.0±0.0", "-", "-")  # the untrained model's 10 and what they regret, 1
     assert with_verdicts(results).verdicts == ()  # floors are no strategies
+
+
+def test_measures_are_compared_with_fedavgs_at_the_largest_goodwill(tmp_path: Path) -> None:
+    """MaxFL's regret is 2 to 11 lower in all ten seeds, its worst decile is the same; TERM's runs are all dead."""
+    results = with_ours(made(KEPT), Cell("digits", CORE, 14, "fedavg"), regret=tuple(range(3, 13)))
+    results = with_verdicts(results)
+    outcomes = {(v.group, v.claim): v for v in results.verdicts}
+    regret = outcomes["digits, regret", "maxfl over fedavg: regret"]
+    assert (regret.here, side(regret)) == ("+6.5 [+4.3, +8.7]", "ahead")
+    assert side(outcomes["digits, worst", "maxfl over fedavg: worst"]) == "level"
+    assert side(outcomes["digits, kept", "term over fedavg: kept"]) == "behind"
+    rows = {row[0]: row for row in task_table(results, "digits").rows}
+    assert rows["fedavg"][1:4] == ("20±0", "1.0±0.0", "7.5±3.0")
+    assert rows["maxfl"][1:5] == ("20±0", "1.0±0.0", "1.0±0.0 ahead", "1.0±0.0")
+    write_page(results, tmp_path)
+    page = (tmp_path / MEASURES).read_text()
+    assert "\n\n**Less regret than with FedAvg: maxfl on digits, term on digits; more: none.**\n\n" in page
+    assert "| maxfl | 20±0 | 1.0±0.0 | 1.0±0.0 ahead | 1.0±0.0 |" in page
 
 
 def test_other_behaviours_are_counted() -> None:
