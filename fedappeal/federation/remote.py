@@ -4,12 +4,15 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
 from fedappeal.flower.control import LISTED, Control, ControlError, Node, Run, RunStatus, control
-from fedappeal.record.follower import WatchedRun
 from fedappeal.settings.config import RunConfig
+
+if TYPE_CHECKING:
+    from fedappeal.record.follower import WatchedRun
 
 _POLL = 0.2
 _STATUS_EVERY = 1.0
@@ -96,7 +99,7 @@ class RemoteSuperLink:
         self,
         run_id: int,
         on_status: Callable[[str], None],
-        follower: WatchedRun | None = None,
+        follower: "WatchedRun | None" = None,
         patience: float = PATIENCE,
         on_answer: Callable[[float], None] = lambda seconds: None,
     ) -> Ended:

@@ -61,12 +61,10 @@ class Quick:
     Attributes:
         settings: in place of the shared ones and the arms' (few rounds, few clients).
         arms: names of the arms; empty: all.
-        seeds: number of seeds.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     arms: tuple[str, ...] = ()
-    seeds: int = 1
 
 
 class Missing(LookupError):

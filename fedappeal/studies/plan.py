@@ -160,7 +160,7 @@ def make_plan(
     Args:
         experiment: the experiment.
         out: folder of all experiments' runs.
-        seeds: number of seeds; 0: the experiment's.
+        seeds: number of seeds; 0: the experiment's, of the short form one.
         quick: the short form.
         changed: settings that go before all others.
         data_dir: folder of the data sets.
@@ -175,7 +175,7 @@ def make_plan(
             f"set = 'seed={changed['seed']}' is not allowed: the seeds are 0, 1, ...; --seeds says how many"
         )
     unavailable = cache(partial(_unavailable, data_dir=data_dir))  # looking for data that is not there takes long
-    seeds = seeds or (experiment.quick.seeds if quick else experiment.seeds)
+    seeds = seeds or (1 if quick else experiment.seeds)
     runs: list[Run] = []
     skipped: dict[str, str] = {}
     paths: dict[Path, str] = {}

@@ -142,7 +142,7 @@ _QFFL = {
 
 _LATE = f"last {LATE} rounds"
 _HIGHEST = Measure("highest", "highest GM-Appeal of a round", best("gm_appeal"))
-_ACCURACY = replace(ACCURACY_LATE, beside="", column="")
+_ACCURACY = replace(ACCURACY_LATE, beside="")
 _LOSS = Measure("loss", f"mean test loss, {_LATE}", late("loss"), better="lower")
 _LOWEST = Measure("lowest", f"worst decile's accuracy %, {_LATE}", late("worst_decile_accuracy"), percent=True)
 

@@ -111,8 +111,7 @@ class Measure:
         percent: whether it is a share that is shown, and that the paper prints, in per cent.
         better: which way is better; empty: neither.
         digits: digits after the point.
-        beside: key of the measure in whose table it gets a column, compared with the same number of the paper.
-        column: heading of that column.
+        beside: key of the measure that it averages, compared with the same number of the paper.
     """
 
     key: str
@@ -122,7 +121,6 @@ class Measure:
     better: Better = "higher"
     digits: int = 2
     beside: str = ""
-    column: str = ""
 
     @property
     def scale(self) -> float:
@@ -213,10 +211,9 @@ def both(key: str, title: str, name: str, percent: bool = False) -> tuple[Measur
         name: in the history.
         percent: as in `Measure`.
     """
-    mean = f"last {LATE} rounds"
     return (
         Measure(key, title, last(name), percent),
-        Measure(f"{key}-late", f"{title}, {mean}", late(name), percent, beside=key, column=mean),
+        Measure(f"{key}-late", f"{title}, last {LATE} rounds", late(name), percent, beside=key),
     )
 
 
