@@ -17,7 +17,7 @@ factor changes neither the prediction nor the span. So the client sends its marg
     case 2      mean of a_k g_k over all: divided by the number of clients, since the server knows no sum of a_k
     case 3      all are in D: the run ends
 
-A reply tells ``(F_k - c epsilon) / |g_k|``, but neither F_k nor a_k nor rho_k; what many tell is in docs/adagd.md.
+A reply names neither F_k nor a_k nor rho_k; what can be computed from it is in docs/privacy.md.
 The least factor, from a gap ``|F_k - rho_k|`` of 29 on, is there because ``4 q_k``, or the gradient in float32, would
 else be rounded to zero: a client that sends zeros seems to leave (0 <= 0), with nothing to protect it by.
 """
