@@ -78,7 +78,7 @@ log = logging.getLogger("fedappeal")
 ANSWERS = 3
 """Clients that have to answer before their answers say anything of the model."""
 WORSE = 100.0
-"""A loss is lost above this many times the lowest median of the run. (Healthy runs: docs/influence.md.)"""
+"""A loss is lost above this many times the lowest median of the run."""
 DOUBTFUL = 10.0
 """A median loss above which the clients are asked for w_0's too, where no model is known to be good."""
 ROLL_BACKS = 3
