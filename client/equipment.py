@@ -30,7 +30,6 @@ from fedappeal.system import versions
 from fedappeal.tasks.examples import ClientData
 
 _LOSSES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS})
-_APPEALS = frozenset({keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED})
 _OF_TRAIN_SPLIT = frozenset({keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.TRAIN_LOSS})
 _APPEAL = "its strategy needs to know whether the model meets a client's requirement"
 _ON_TRAINING = "its strategy asks how a model does on the training examples"
@@ -93,7 +92,7 @@ class Disclosure:
             hidden |= _OF_TRAIN_SPLIT
         if not self.node.report_appeal:
             # The preferred model's figure is the global model's if and only if that one appeals: it tells as much.
-            hidden |= _APPEALS | {key for key in metrics if key.startswith(keys.PREFERRED)}
+            hidden |= {key for key in metrics if key in keys.APPEALS or key.startswith(keys.PREFERRED)}
         return {key: value for key, value in metrics.items() if key not in hidden}
 
     def _check(

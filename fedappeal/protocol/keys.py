@@ -60,6 +60,8 @@ APPEALED_HELD_OUT = "appealed-held-out"
 """Whether the model meets the requirement on what the client holds out to judge models by."""
 SERVED = "served"
 """1 where the model's value of the metric on the test data is at least the solo model's, else 0."""
+APPEALS = (APPEALED, APPEALED_TRAIN, APPEALED_HELD_OUT, SERVED)
+"""All that say, by 0 or 1, whether the model suits the client; an owner may keep them back."""
 TRAIN_LOSS = "train-loss"
 """The training loss at evaluation, only where the run asks for it: with a weight it can give rho_k away."""
 PREFERRED = "preferred-"

@@ -168,7 +168,6 @@ MOST_EXAMPLES = 10**12
 """Most examples that a client may claim: beyond it, a weight says nothing and float32 overflows."""
 _SHOWN = 80
 """Characters of a client's text that a reason quotes."""
-_SHARES = (keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED)
 
 
 class DataRefused(Refused):
@@ -274,7 +273,7 @@ def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
     """
     metrics = _content(message)
     _num_examples(metrics)
-    for key in _SHARES:
+    for key in keys.APPEALS:
         if key in metrics:
             claim(metrics, key, 0, 1)
     for prefix in ("", keys.PREFERRED, keys.ADAPTED):
