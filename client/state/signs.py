@@ -64,17 +64,16 @@ _WORK: TypeAdapter[Work] = TypeAdapter(Work)
 _EVENT: TypeAdapter[LatestEvent] = TypeAdapter(LatestEvent)
 
 
-def note_event(folder: Path | None, kind: str, text: str, clock: Callable[[], float] = time.time) -> None:
+def note_event(folder: Path | None, kind: str, text: str) -> None:
     """Note an event of the serving process; a full disk changes nothing of its work.
 
     Args:
         folder: the state folder; None: there is none, and nothing is noted.
         kind: as of `client.process.serve.Event`, or ``started``.
         text: the log's line.
-        clock: seconds since 1970.
     """
     if folder is not None:
-        before, now = event_of(folder), clock()
+        before, now = event_of(folder), time.time()
         link = _LINKS.get(kind) or (before.link if before else CONNECTING)
         since = before.since if before and before.link == link and kind != "started" else now
         _write(folder / EVENT, LatestEvent(printable(text, _LONGEST_EVENT), now, link, since))

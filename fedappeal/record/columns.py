@@ -132,9 +132,9 @@ class Column:
         return f"{self.scale * value:.{self.decimals}f}" + (" %" if self.unit == PERCENT else "")
 
 
-def _count(key: str, words: str, title: str = "", better: Better = "", averaged: str = TOTAL) -> Column:
+def _count(key: str, words: str, title: str = "", better: Better = "") -> Column:
     short = key.replace("_", " ")
-    return Column(key, title or short, words, CLIENTS, better, averaged, short)
+    return Column(key, title or short, words, CLIENTS, better, TOTAL, short)
 
 
 def _number(key: str, words: str, unit: str = NUMBER) -> Column:

@@ -72,13 +72,10 @@ class Guarded:
         token: the secret.
         published: ``HOST:PORT`` under which browsers visit it.
         policy: the Content-Security-Policy of answers that bring none of their own.
-        most_body: bytes of a request's body.
     """
 
-    def __init__(
-        self, app: ASGIApp, token: str, published: str, policy: str = POLICY, most_body: int = MOST_BODY
-    ) -> None:
-        self._app, self._token, self._policy, self._most_body = app, token, policy, most_body
+    def __init__(self, app: ASGIApp, token: str, published: str, policy: str = POLICY) -> None:
+        self._app, self._token, self._policy = app, token, policy
         self._hosts = hosts_of(published)
         self._origins = {f"http://{host}" for host in self._hosts}
         # Cookies know no ports: two pages on one host would share a name, and a browser sends them to every port. So
@@ -166,9 +163,9 @@ class Guarded:
         Raises:
             Refused: it is too large or too slow.
         """
-        too_large = Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {self._most_body} bytes")
+        too_large = Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes")
         length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or len(length) > 12 or int(length) > self._most_body:
+        if not length.isascii() or not length.isdigit() or len(length) > 12 or int(length) > MOST_BODY:
             raise too_large
         body = bytearray()
         try:
@@ -178,7 +175,7 @@ class Guarded:
                     message = await receive()
                     body += message.get("body", b"")
                     more = message["type"] == "http.request" and message.get("more_body", False)
-                    if len(body) > self._most_body:
+                    if len(body) > MOST_BODY:
                         raise too_large
         except TimeoutError:
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.studies.bench.design import BEHAVIOURS, LATE, OTHER_SEEDS, TASKS, Cell, cells
+from fedappeal.studies.bench.design import BEHAVIOURS, OTHER_SEEDS, TASKS, Cell, cells
 from fedappeal.studies.results import Row, StudyResults
 from fedappeal.views.comparison.measures import Lines, Measure, continued, kept, late, stayed, training_megabytes
 
@@ -83,7 +83,7 @@ def measures(task: str, metric: Metric, rounds: int = 0) -> tuple[Measure, ...]:
     def at_end(of: Reading) -> Reading:
         return lambda lines: of(continued(lines, rounds))
 
-    score, preferred, worst = (at_end(late(f"{of}{column}", LATE)) for of in ("", "preferred_", "worst_decile_"))
+    score, preferred, worst = (at_end(late(f"{of}{column}")) for of in ("", "preferred_", "worst_decile_"))
 
     def regret(lines: Lines) -> float | None:
         shared, chosen = score(lines), preferred(lines)
@@ -91,7 +91,7 @@ def measures(task: str, metric: Metric, rounds: int = 0) -> tuple[Measure, ...]:
 
     def joined(lines: Lines) -> float | None:
         """Return the share that joined; a run that ended in a mandatory round does not tell."""
-        return None if lines and lines[-1].get("mandatory") else at_end(kept(clients, LATE))(lines)
+        return None if lines and lines[-1].get("mandatory") else at_end(kept(clients))(lines)
 
     return (
         Measure("kept", "joined %", joined, percent=True, digits=0),

@@ -312,9 +312,9 @@ def rounds_to(lines: Lines, column: str, target: float, higher_is_better: bool =
 
 
 @reading
-def megabytes_to(lines: Lines, column: str, target: float, higher_is_better: bool = True) -> float | None:
+def megabytes_to(lines: Lines, column: str, target: float) -> float | None:
     """Return the megabytes of training, up and down, until a column of the history reached a target."""
-    rounds, megabytes = rounds_to(column, target, higher_is_better)(lines), training_megabytes(lines)
+    rounds, megabytes = rounds_to(column, target)(lines), training_megabytes(lines)
     return sum(megabytes[: int(rounds)]) if rounds is not None and megabytes else None
 
 
