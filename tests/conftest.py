@@ -8,6 +8,9 @@ from functools import cache
 import typer.main
 from hypothesis import settings
 
+from tests.forked import pytest_addoption, pytest_runtestloop
+
+__all__ = ["pytest_addoption", "pytest_runtestloop"]
 # Before torch is imported; processes that tests start inherit both. Threads that wait leave the processor to others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -17,6 +17,7 @@ import gc
 import importlib
 import inspect
 import json
+import mmap
 import os
 import runpy
 import select
@@ -34,10 +35,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import psutil
 import pytest
 
 from fedappeal.flower.processes import QUIET
 from fedappeal.system.process_end import end_with_parent
+from tests.forked import OWNER
 
 ROOT = Path(__file__).resolve().parents[1]
 _IMPORTED = (
@@ -52,14 +55,18 @@ _IMPORTED = (
 )
 """What programs need. None of it starts a thread or opens a connection when it is imported."""
 _STARTING = (
-    *("fedappeal.federation.superlink", "fedappeal.runs.launch.clients", "flwr.superlink.cli.flower_superlink"),
+    *("fedappeal.federation.superlink", "fedappeal.runs.launch.clients", "fedappeal.views.live.actions"),
+    "flwr.superlink.cli.flower_superlink",
     *("flwr.supernode.start_client_internal", "flwr.supercore.superexec.executor.subprocess_executor"),
 )
 """Modules whose processes are forked from the warm one, where a forked program starts them."""
 _TIED = [sys.executable, "-P", "-m", end_with_parent.__module__]
 """What stands before the process id of the process with which a program ends, and the program."""
+MARK = "FEDAPPEAL_TEST_MARK"
+"""Variable with a mark of a program and all that it starts, which a forked one's memory map shows, too."""
 _ADDRESS = "FEDAPPEAL_TESTS_WARM"
 """Variable by which a forked program finds the warm process."""
+_marks: list[mmap.mmap] = []
 _DEFAULT = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _EXECUTE = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -125,6 +132,9 @@ def run(command: Sequence[str | Path], **options: Any) -> "subprocess.CompletedP
     return done
 
 
+setattr(WARM, "run", run)  # noqa: B010
+
+
 @contextlib.contextmanager
 def warm_superlinks() -> Iterator[None]:
     """Fork SuperLinks, which are started in this block, from the warm process."""
@@ -159,6 +169,14 @@ def warm_spawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context.SpawnProcess, "_Popen", staticmethod(WarmSpawn))
         yield
+
+
+def has_mark(process: psutil.Process, mark: str) -> bool:
+    """Return whether a process, or one that it was forked from, was started with a mark."""
+    if process.environ().get(MARK) == mark:
+        return True
+    # A forked program has the command line and the environment of the warm process.
+    return __name__ in process.cmdline() and mark in Path(f"/proc/{process.pid}/maps").read_text()
 
 
 def _int(sent: bytes) -> int:
@@ -202,8 +220,7 @@ def _address() -> bytes:
     """Start the warm process, unless another worker of this pytest has; return its address."""
     if name := os.environ.get(_ADDRESS):
         return f"\0{name}".encode()
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    owner = os.getppid() if worker else os.getpid()
+    owner = int(os.environ.get(OWNER, os.getpid()))
     listener, address = socket.socket(socket.AF_UNIX), f"\0fedappeal-tests-{owner}".encode()  # a name without a file
     with listener:
         try:
@@ -295,6 +312,11 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     address = os.environ[_ADDRESS]
     os.environ.clear()
     os.environ.update(request["env"] | {_ADDRESS: address})
+    if mark := os.environ.get(MARK):
+        file = os.memfd_create(mark)
+        os.write(file, b".")
+        _marks.append(mmap.mmap(file, 1))
+        os.close(file)
     code = 1
     try:
         _run_python(request["program"])

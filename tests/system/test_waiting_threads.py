@@ -6,14 +6,17 @@ import sys
 
 import pytest
 
+# OpenMP reads its settings when its library is loaded: by PyTorch, which takes longer.
 CODE = """
-import sys
+import ctypes, importlib.util, sys
+from pathlib import Path
 from fedappeal.cli.main import main
 sys.argv = ["fedappeal", "list"]
 try:
     main()
 except SystemExit:
-    import torch
+    [library] = Path(importlib.util.find_spec("torch").origin).parent.glob("lib/libgomp*")
+    ctypes.CDLL(str(library))
 """
 
 
