@@ -152,5 +152,5 @@ def start_client() -> Iterator[Callable[..., Process]]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.kill()
+    for process in started:
+        process.kill()

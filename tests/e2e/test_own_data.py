@@ -62,7 +62,7 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
     settings = {"clients": 6, "min-clients": 5, "unseen-clients": 1, "rounds": 2, "out": str(folder), "seed": 4}
     config = RunConfig.parse({**settings, "solo.steps": 20, "learning-rate": 0.3, "local-steps": 40})
     table = ("--label", "digit")
-    given = {
+    options_of = {
         "a.npz": (),
         "images": (),
         "b.npz": ("--role", "unseen"),
@@ -83,7 +83,7 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
                 env={"FEDAPPEAL_PLUGIN_PATH": str(tmp_path)},
                 warm=True,
             )
-            for name, more in given.items()
+            for name, more in options_of.items()
         }
         remote = RemoteSuperLink(superlink.control_address)
         run_id = remote.submit(config)
@@ -104,11 +104,11 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
     assert "of 5 of the 10 labels, 36 to train on and 24 to test with" in (tmp_path / "a.npz.log").read_text()
     assert "40 of 40 images are resized to 8x8" in (tmp_path / "images.log").read_text()
     assert "x has shape (20, 9, 9)" in (tmp_path / "wrong.npz.log").read_text()
-    told = [line for line in Record(folder).events if line["event"] == "refused"]
-    found = {line["client"]: (line["problem"], line["reason"]) for line in told}
-    assert found.pop("anna") == ("labels", "data is refused: labels out of range")
-    assert list(found.values()) == [("shape", "data is refused: shapes or lengths do not fit")]
-    assert str(tmp_path) not in str(told)
+    refusals = [line for line in Record(folder).events if line["event"] == "refused"]
+    problems = {line["client"]: (line["problem"], line["reason"]) for line in refusals}
+    assert problems.pop("anna") == ("labels", "data is refused: labels out of range")
+    assert list(problems.values()) == [("shape", "data is refused: shapes or lengths do not fit")]
+    assert str(tmp_path) not in str(refusals)
     log = (tmp_path / "wrong.csv.log").read_text()
     assert "row 5 (line 6), column digit: label '44': 0 to 9" in log
     assert "roll call: declined, data is refused: labels out of range" in log

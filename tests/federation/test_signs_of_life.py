@@ -11,12 +11,12 @@ from fedappeal.flower.control import ControlError, RunStatus
 
 
 def test_an_answer_is_a_sign_of_life_and_silence_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = iter(
+    answers = iter(
         [RunStatus("running", "", ""), ControlError("away", unreachable=True), RunStatus("finished", "completed", "")]
     )
 
     def status(*given: Any, **named: Any) -> RunStatus:
-        answer = next(said)
+        answer = next(answers)
         if isinstance(answer, ControlError):
             raise answer
         return answer

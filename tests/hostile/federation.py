@@ -100,22 +100,22 @@ def enrolled(
         connection: fingerprint of the node key, which the proof names; empty: it names the node id.
         info: adds to what it says.
     """
-    said: dict[str, Any] = {keys.CLIENT_ID: client_id, keys.ROLE: keys.SEEN}
+    answer: dict[str, Any] = {keys.CLIENT_ID: client_id, keys.ROLE: keys.SEEN}
     if signed_by is not None:
         asked = message.content.config_records[keys.CONFIG]
         node, run_key = connection or str(message.metadata.dst_node_id), str(asked[keys.RUN_KEY])
         stated = proof.statement(str(asked[keys.NONCE]), run_key, node, client_id)
         public_key = proof.public_pem(signed_by.public_key()).decode()
-        said |= {keys.PUBLIC_KEY: public_key, keys.SIGNATURE: proof.sign(signed_by, stated)}
-    said |= {key.replace("_", "-"): value for key, value in info.items()}
-    content = {keys.INFO: ConfigRecord(said), keys.METRICS: MetricRecord({keys.NUM_EXAMPLES: 100})}
+        answer |= {keys.PUBLIC_KEY: public_key, keys.SIGNATURE: proof.sign(signed_by, stated)}
+    answer |= {key.replace("_", "-"): value for key, value in info.items()}
+    content = {keys.INFO: ConfigRecord(answer), keys.METRICS: MetricRecord({keys.NUM_EXAMPLES: 100})}
     return Message(RecordDict(content), reply_to=message)
 
 
 def sat_out(message: Message) -> Message:
     """Return an honest answer to TRAIN, without a model, or to EVALUATE."""
-    told = {keys.NUM_EXAMPLES: 100, keys.LOSS: 1.0, "accuracy": 0.5, keys.DECISION: 0}
-    return Message(RecordDict({keys.METRICS: MetricRecord(told)}), reply_to=message)
+    metrics = {keys.NUM_EXAMPLES: 100, keys.LOSS: 1.0, "accuracy": 0.5, keys.DECISION: 0}
+    return Message(RecordDict({keys.METRICS: MetricRecord(metrics)}), reply_to=message)
 
 
 def is_roll_call(message: Message) -> bool:

@@ -34,7 +34,7 @@ def number(rows: dict[str, Any], side: list[str], seed: int) -> float | None:
 
 
 def margins_of(rows: dict[str, Any], contrast: dict[str, Any]) -> dict[int, float]:
-    found = {}
+    margins = {}
     bound = contrast["other"] if not isinstance(contrast["other"], list) else None
     for seed in rows[contrast["one"][0]]["seeds"]:
         one = number(rows, contrast["one"], seed)
@@ -43,8 +43,8 @@ def margins_of(rows: dict[str, Any], contrast: dict[str, Any]) -> dict[int, floa
             continue
         if contrast["event"] is not None:
             one, other = float(one >= contrast["event"]), float(other >= contrast["event"])
-        found[seed] = contrast["sign"] * (one - other)
-    return found
+        margins[seed] = contrast["sign"] * (one - other)
+    return margins
 
 
 def sides_of(rows: dict[str, Any], verdict: dict[str, Any]) -> dict[int, float]:

@@ -123,10 +123,10 @@ def check_rounds(path: Path, config: RunConfig) -> list[str]:
 
 def difference(path: Path, config: RunConfig, joined: dict[int, list[str]]) -> float:
     """Return the largest difference between the run's model and that of the clients who joined."""
-    initial, found = read_safetensors(path / INITIAL)[0], read_safetensors(path / MODEL)[0]
+    initial, trained = read_safetensors(path / INITIAL)[0], read_safetensors(path / MODEL)[0]
     expected = replay(config, initial, joined, clients_of(config.clients))
-    assert found.keys() == expected.keys()
-    return max(float(np.abs(found[name] - expected[name]).max()) for name in expected)
+    assert trained.keys() == expected.keys()
+    return max(float(np.abs(trained[name] - expected[name]).max()) for name in expected)
 
 
 @contextmanager
@@ -242,7 +242,7 @@ def _judged(
         "difference": off,
         "difference-without-one-joiner": without,
         "growth-mib-in-100-rounds": {name: round(value, 2) for name, value in growth.items()},
-        "mib": {name: [(n, round(size, 1)) for n, size in found] for name, found in memory.samples.items()},
+        "mib": {name: [(n, round(size, 1)) for n, size in sizes] for name, sizes in memory.samples.items()},
         "done": [{"at": at, **asdict(fault)} for at, fault in faults.done],
         "processes": len(started),
     }
@@ -259,9 +259,9 @@ def _ours(pid: int, path: Path) -> bool:
 
 def _say(kind: str, line: dict[str, Any]) -> None:
     if kind == "round" and (line["failed"] or line["absent"] or line["expected"]):
-        found = f", accuracy {line['accuracy']:.3f}" if "accuracy" in line else ""
+        accuracy = f", accuracy {line['accuracy']:.3f}" if "accuracy" in line else ""
         absent = f"{line['absent']} absent, {line['failed']} failed"
-        print(f"round {line['round']}: {line['joined']} joined, {absent}{found}", flush=True)
+        print(f"round {line['round']}: {line['joined']} joined, {absent}{accuracy}", flush=True)
 
 
 def main() -> int:
@@ -271,18 +271,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=float, default=10.0, help="seconds from one fault to the next")
     parser.add_argument("--out", type=Path, help="a new folder; default: one in the system's temporary folder")
-    given = parser.parse_args()
-    folder = (given.out or Path(tempfile.mkdtemp(prefix="soak-"))).absolute()
-    print(f"soak: {given.rounds} rounds, seed {given.seed}, a fault every {given.every:g} s, in {folder}", flush=True)
-    found = soak(folder, given.rounds, given.seed, given.every)
-    (folder / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
-    for name, value in found.items():
+    options = parser.parse_args()
+    folder = (options.out or Path(tempfile.mkdtemp(prefix="soak-"))).absolute()
+    print(
+        f"soak: {options.rounds} rounds, seed {options.seed}, a fault every {options.every:g} s, in {folder}",
+        flush=True,
+    )
+    report = soak(folder, options.rounds, options.seed, options.every)
+    (folder / "soak.json").write_text(json.dumps(report, indent=1) + "\n")
+    for name, value in report.items():
         if name not in ("wrong", "mib", "done"):
             print(f"{name}: {value}")
-    for line in found["wrong"]:
+    for line in report["wrong"]:
         print(f"WRONG: {line}")
     print(f"record: {folder / 'soak.json'}")
-    return 1 if found["wrong"] else 0
+    return 1 if report["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -184,8 +184,8 @@ def write_page(results: BenchResults, folder: Path) -> Path:
     )
     tail = ["## What we do not conclude", _NOT_SAID.strip(), "## How it was made", _made(results)]
     lives, others, *by_task = tables(results)
-    said = _headline(results, "regret", "regret than with FedAvg")
-    _write(folder / MEASURES, ["# Retention, regret, worst decile and bytes", said, _SHOWN.strip()], by_task)
+    headline = _headline(results, "regret", "regret than with FedAvg")
+    _write(folder / MEASURES, ["# Retention, regret, worst decile and bytes", headline, _SHOWN.strip()], by_task)
     return _write(folder / PAGE, head, [lives, others], tail)
 
 

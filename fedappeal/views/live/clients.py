@@ -101,9 +101,9 @@ class Clients:
 
     def decided(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Take up lines of decisions; of very many the latest."""
-        for one in _latest(lines):
-            client = self._client(_id(one.get("client-id", "")))
-            server_round, word = one.get("round"), printable(one.get("decision", ""), _WORD)
+        for line in _latest(lines):
+            client = self._client(_id(line.get("client-id", "")))
+            server_round, word = line.get("round"), printable(line.get("decision", ""), _WORD)
             if client is None or type(server_round) is not int:
                 continue
             client.recent.append((server_round, word))

@@ -112,10 +112,10 @@ def test_clients_have_the_names_that_their_operator_gave_them() -> None:
     clients = enrolled(Clients(), anna=7)
     clients.event({"event": "enrolled", "client": "key-8"})
     clients.nodes = [node(7, name="anna's laptop"), node(8, name="bert's phone")]
-    found = rows(clients)
-    assert (found["anna"]["name"], found["anna"]["seen"]) == ("anna's laptop", SEEN)
-    assert (found["anna"]["examples"], found["key-8"]["examples"]) == (70, None)
-    assert found["key-8"]["name"] == "bert's phone"
+    row_of = rows(clients)
+    assert (row_of["anna"]["name"], row_of["anna"]["seen"]) == ("anna's laptop", SEEN)
+    assert (row_of["anna"]["examples"], row_of["key-8"]["examples"]) == (70, None)
+    assert row_of["key-8"]["name"] == "bert's phone"
 
 
 def test_nodes_beside_the_run_are_listed_too() -> None:
@@ -145,7 +145,7 @@ def test_refusals_are_counted_named_and_bounded() -> None:
     for number in range(1000):
         clients.event({"event": "refused", "node": str(number), "reason": "x" * 10_000})
     assert len(clients.refused()) == module.MOST_REFUSED
-    assert max(len(each["reason"]) for each in clients.refused()) == 160
+    assert max(len(row["reason"]) for row in clients.refused()) == 160
 
 
 def test_one_that_is_enrolled_after_all_is_not_refused_any_more() -> None:

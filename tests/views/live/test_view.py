@@ -156,10 +156,10 @@ def test_without_a_run_the_superlinks_latest_is_shown(tmp_path: Path, superlink:
     ):
         superlink.runs = runs
         clock.now += 2 * ASKED_EVERY
-        before, told = view.path, Pages()
-        view.refresh(told)
+        before, pages = view.path, Pages()
+        view.refresh(pages)
         assert view.path == expected
-        assert ("all" in told.names()) == (before != expected)
+        assert ("all" in pages.names()) == (before != expected)
 
 
 def test_a_superlink_that_is_away_is_said_and_nodes_count_as_unknown(
@@ -173,9 +173,9 @@ def test_a_superlink_that_is_away_is_said_and_nodes_count_as_unknown(
     superlink.away = True
     clock.now += 2 * ASKED_EVERY
     view.refresh(pages)
-    told = dict(pages.told)
-    assert told["superlink"]["problem"] == "the SuperLink does not answer"
-    assert told["clients"]["online"] is None
+    sections = dict(pages.told)
+    assert sections["superlink"]["problem"] == "the SuperLink does not answer"
+    assert sections["clients"]["online"] is None
 
 
 class Asked(ForeignRun):
@@ -215,11 +215,11 @@ def test_a_stopped_run_is_known_from_the_superlink(tmp_path: Path, superlink: Su
     view, pages = View(SubmittedRun(SUPERLINK, ""), path, SUPERLINK), Pages()
     with RunFolder.open(path).alone():  # its process is ending
         view.refresh(pages)
-    told = dict(pages.told)
-    assert told["run"]["state"] == "stopped"
-    assert told["actions"] == {"stop": False, "resume": False, "extend": False, "commands": (), "files": []}
+    sections = dict(pages.told)
+    assert sections["run"]["state"] == "stopped"
+    assert sections["actions"] == {"stop": False, "resume": False, "extend": False, "commands": (), "files": []}
     view.refresh(pages)
-    assert pages.told[-1] == ("actions", {**told["actions"], "resume": True, "extend": True})
+    assert pages.told[-1] == ("actions", {**sections["actions"], "resume": True, "extend": True})
 
 
 @pytest.mark.parametrize("actions", [OwnRun(), ForeignRun()])
