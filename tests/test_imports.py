@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -155,25 +156,19 @@ with FakeTensorMode():
     assert loaded(code, "torch._decomp") == "['torch._decomp']"
 
 
-def test_the_settings_of_every_plugin_load_neither_torch_nor_flower() -> None:
+def test_the_settings_of_every_plugin_and_of_tasks_on_texts_load_nothing_heavy() -> None:
     code = """
-from fedappeal.tasks import TASKS
+from fedappeal.tasks import TASKS, find_task
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 for registry in (STRATEGIES, LOCAL_RULES, POLICIES, REQUIREMENTS, TASKS):
     for name in registry.built_in:
         registry.load(name).Settings.parse({})
 assert len(STRATEGIES.built_in) > 11
-"""
-    assert loaded(code, "torch", "flwr", "grpc", "sklearn", "flwr_datasets") == "[]"
-
-
-def test_the_settings_of_tasks_on_texts_load_no_transformers() -> None:
-    code = """
-from fedappeal.tasks import find_task
 for name in ("TextClassification", "CausalLM"):
     find_task(f"fedappeal.hf:{name}").Settings.parse({})
 """
-    assert loaded(code, "torch", "transformers", "peft", "flwr", "datasets", "pyarrow") == "[]"
+    heavy = ("torch", "flwr", "grpc", "sklearn", "flwr_datasets", "transformers", "peft", "datasets", "pyarrow")
+    assert loaded(code, *heavy) == "[]"
 
 
 def test_the_server_app_builds_every_strategy_without_torch() -> None:
@@ -221,7 +216,12 @@ def test_a_whole_run_of_the_server_with_a_given_model_loads_no_torch(tmp_path: P
 def imports(folder: str) -> Iterator[tuple[Path, str, bool]]:
     """Every module that a folder's files import, and whether at once: not in a function, nor for types alone."""
     for path in sorted((ROOT / folder).rglob("*.py")):
-        yield from ((path, name, at_once) for name, at_once in _imports(ast.parse(path.read_text()), True))
+        yield from ((path, name, at_once) for name, at_once in _imports_of(path))
+
+
+@cache
+def _imports_of(path: Path) -> tuple[tuple[str, bool], ...]:
+    return tuple(_imports(ast.parse(path.read_text()), True))
 
 
 def _imports(tree: ast.AST, at_once: bool) -> Iterator[tuple[str, bool]]:
