@@ -1,7 +1,7 @@
 """The page of an experiment: its verdict in a sentence, pictures, the tables a reader needs; all else in the JSON."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedappeal.studies.experiment import Drawing, Experiment, Results
@@ -114,19 +114,17 @@ def page_of(record: Record) -> str:
     first = leading(outcomes)
     for group in dict.fromkeys([*(v.group for v in first), *(v.group for v in outcomes)]):
         tables.insert(-1 if group == first[0].group else len(tables), _claims_of(group, outcomes))
-    return "\n\n".join([*head, *fitting(tables, [*head, *tail]), *tail]) + "\n"
+    return "\n\n".join([*head, *_fitting(tables, [*head, *tail]), *tail]) + "\n"
 
 
 def _claims_of(group: str, outcomes: Sequence[Verdict]) -> Table:
     return verdict_table([verdict for verdict in outcomes if verdict.group == group])
 
 
-def fitting(
-    tables: Sequence[Table], others: Sequence[str], text_of: Callable[[Table], str] = Table.markdown
-) -> list[str]:
+def _fitting(tables: Sequence[Table], others: Sequence[str]) -> list[str]:
     """Return the first tables, in their order, for which the page has room."""
     room = MOST_WORDS - sum(len(part.split()) for part in others)
-    texts = [text_of(table) for table in tables if table.rows]
+    texts = [table.markdown() for table in tables if table.rows]
     used = itertools.accumulate(len(text.split()) for text in texts)
     return [text for text, words in zip(texts, used, strict=True) if words <= room]
 

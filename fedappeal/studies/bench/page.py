@@ -9,7 +9,6 @@ from fedappeal.studies.bench.design import BASELINE, CORE, RATES, TASKS, Cell, c
 from fedappeal.studies.bench.ignition import LIVES, Level, draw, ignition, survival
 from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Numbers, Results
-from fedappeal.studies.page import fitting
 from fedappeal.studies.record import recorded_runs
 from fedappeal.studies.table import with_spread
 from fedappeal.studies.verdict import Verdict, verdicts
@@ -190,7 +189,7 @@ def write_page(results: BenchResults, folder: Path) -> Path:
 
 
 def _write(path: Path, head: Sequence[str], shown: Sequence[Table], tail: Sequence[str] = ()) -> Path:
-    parts = fitting(shown, [*head, *tail], lambda table: f"{table.title}:\n\n{table.markdown()}")
+    parts = [f"{table.title}:\n\n{table.markdown()}" for table in shown if table.rows]
     replace_file(path, ("\n\n".join([*head, *parts, *tail]) + "\n").encode())
     return path
 
