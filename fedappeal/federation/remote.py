@@ -21,19 +21,6 @@ PATIENCE = 180.0
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a run ended.
-
-    Attributes:
-        completed: whether it ended well.
-        reason: why not, one line; empty where it did.
-    """
-
-    completed: bool
-    reason: str
-
-
-@dataclass(frozen=True)
 class RemoteSuperLink:
     """A long-running SuperLink, by its Control API; each call raises `ControlError` where it is away or refuses.
 
@@ -102,8 +89,8 @@ class RemoteSuperLink:
         follower: "WatchedRun | None" = None,
         patience: float = PATIENCE,
         on_answer: Callable[[float], None] = lambda seconds: None,
-    ) -> Ended:
-        """Wait until a run has ended.
+    ) -> str:
+        """Wait until a run has ended; return why it did not complete, one line; empty where it did.
 
         Args:
             run_id: the run.
@@ -135,13 +122,13 @@ class RemoteSuperLink:
             if follower:
                 follower.read()
             if status and status.finished:
-                return _ended(status, follower.failed if follower else "")
+                return _failure(status, follower.failed if follower else "")
             time.sleep(_POLL)
 
 
-def _ended(status: RunStatus, reason: str) -> Ended:
+def _failure(status: RunStatus, reason: str) -> str:
     if status.completed:
-        return Ended(True, "")
+        return ""
     if status.stopped:
-        return Ended(False, "the run was stopped")
-    return Ended(False, f"the run {status.sub_status}: {reason or status.details or 'the SuperLink says no more'}")
+        return "the run was stopped"
+    return f"the run {status.sub_status}: {reason or status.details or 'the SuperLink says no more'}"

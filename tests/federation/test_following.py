@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedappeal.federation import remote
-from fedappeal.federation.remote import Ended, RemoteSuperLink
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.flower.control import ControlError, RunStatus
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION
@@ -37,7 +37,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RunStatus | Contro
     assert not given
 
 
-def follow(**options: Any) -> tuple[Ended, list[str]]:
+def follow(**options: Any) -> tuple[str, list[str]]:
     said: list[str] = []
     return RemoteSuperLink("h:1").follow(7, said.append, **options), said
 
@@ -45,8 +45,8 @@ def follow(**options: Any) -> tuple[Ended, list[str]]:
 def test_a_superlink_that_is_away_for_a_while_is_waited_for(answers: list[RunStatus | ControlError]) -> None:
     answers += [RunStatus("pending", "", ""), RUNNING, RUNNING, GONE, GONE, RUNNING]
     answers += [RunStatus("finished", "completed", "")]
-    ended, said = follow()
-    assert ended == Ended(True, "")
+    failure, said = follow()
+    assert not failure
     assert said == ["pending", "running", f"{GONE}; trying again", "running"]
 
 
@@ -71,7 +71,7 @@ def test_an_end_that_is_no_completion_has_a_reason(
     answers: list[RunStatus | ControlError], status: RunStatus, reason: str
 ) -> None:
     answers += [status]
-    assert follow()[0] == Ended(False, reason)
+    assert follow()[0] == reason
 
 
 def test_the_folder_says_more_than_flower_about_a_failure(
@@ -93,7 +93,7 @@ def test_the_folder_says_more_than_flower_about_a_failure(
     follower.read()
     assert seen == [("event", "round"), ("round", 1), ("event", "failed")]
     answers += [RunStatus("finished", "failed", "ServerApp failed")]
-    assert follow(follower=follower)[0] == Ended(False, "the run failed: no clients came")
+    assert follow(follower=follower)[0] == "the run failed: no clients came"
 
 
 def test_a_run_that_continues_is_shown_from_where_it_continues(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ class Submission:
                     return
                 screen.start(f"run {run_id} was submitted")
                 with end_as_interrupt():
-                    ended = superlink.follow(
+                    failure = superlink.follow(
                         run_id,
                         lambda status: onlookers.say(f"run {run_id}: {status}"),
                         follower,
@@ -235,9 +235,9 @@ class Submission:
         except ControlError as error:
             screen.stop()
             raise RunEnded(f"{error}; run {run_id} may continue" if run_id else str(error)) from None
-        if not ended.completed:
+        if failure:
             again = f"; continue with: {resume_command(plan.config, path, *where)}" if path.is_absolute() else ""
-            raise RunEnded(f"run {run_id}: {ended.reason} (its folder: {path}){again}")
+            raise RunEnded(f"run {run_id}: {failure} (its folder: {path}){again}")
         if screen.rounds:
             screen.summary()
         else:
