@@ -44,16 +44,16 @@ def register(
 
     public_keys = [nodes.PublicKey.read(path) for path in keys]
     with _reached(control) as superlink:
-        registrations = nodes.register(superlink, public_keys)
-    for registration in registrations:
-        if registration.outcome == nodes.UNREGISTERED:
+        outcomes = nodes.register(superlink, public_keys)
+    for public_key, outcome in zip(public_keys, outcomes, strict=True):
+        if outcome == nodes.UNREGISTERED:
             complain(
-                f"{registration.client_id} ({registration.name}) was unregistered once, and this SuperLink never "
+                f"{public_key.client_id} ({public_key.name}) was unregistered once, and this SuperLink never "
                 "takes a key back: make a new one (fedappeal key)"
             )
         else:
-            typer.echo(printable(f"{registration.client_id}  {registration.outcome}  ({registration.name})"))
-    if any(registration.outcome == nodes.UNREGISTERED for registration in registrations):
+            typer.echo(printable(f"{public_key.client_id}  {outcome}  ({public_key.name})"))
+    if nodes.UNREGISTERED in outcomes:
         sys.exit(1)
 
 

@@ -16,7 +16,7 @@ from fedappeal.flower.node.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.proof import client_id_of
 from fedappeal.settings.config import ConfigError
 
-__all__ = ["UNREGISTERED", "PublicKey", "Registration", "register", "unregister"]
+__all__ = ["UNREGISTERED", "PublicKey", "register", "unregister"]
 
 
 @dataclass(frozen=True)
@@ -57,22 +57,7 @@ class PublicKey:
         return client_id_of(self.pem)
 
 
-@dataclass(frozen=True)
-class Registration:
-    """What came of registering a key.
-
-    Attributes:
-        client_id: of the key.
-        name: what it is called.
-        outcome: ``registered``, ``already registered``, or ``unregistered``: struck off once, and for ever.
-    """
-
-    client_id: str
-    name: str
-    outcome: str
-
-
-def register(superlink: RemoteSuperLink, keys: list[PublicKey]) -> list[Registration]:
+def register(superlink: RemoteSuperLink, keys: list[PublicKey]) -> list[str]:
     """Register clients' keys, so that the SuperLink admits them.
 
     Args:
@@ -80,7 +65,8 @@ def register(superlink: RemoteSuperLink, keys: list[PublicKey]) -> list[Registra
         keys: the keys; one that is registered already stays as it is.
 
     Returns:
-        What came of each key, in the given order.
+        What came of each key: ``registered``, ``already registered``, or ``unregistered``: struck off once, and for
+        ever.
 
     Raises:
         ControlError: if the SuperLink is not reachable or refuses for another reason.
@@ -95,7 +81,7 @@ def register(superlink: RemoteSuperLink, keys: list[PublicKey]) -> list[Registra
             statuses = {node.client_id: node.status for node in superlink.nodes()}
             struck_off = statuses.get(key.client_id) == UNREGISTERED
             outcome = UNREGISTERED if struck_off else "already registered"
-        outcomes.append(Registration(key.client_id, key.name, outcome))
+        outcomes.append(outcome)
     return outcomes
 
 
