@@ -5,9 +5,11 @@ import os
 import signal
 from functools import cache
 
+import pytest
 import typer.main
 from hypothesis import settings
 
+import tests.warm
 from tests.forked import pytest_addoption, pytest_runtestloop
 
 __all__ = ["pytest_addoption", "pytest_runtestloop"]
@@ -24,6 +26,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 setattr(os, "fsync", lambda file: None)  # noqa: B010
 # Each call of the command's `main` makes all options of all commands anew, which takes 40 ms.
 typer.main.get_command = cache(typer.main.get_command)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Where many tests will need the warm process, let it import while this one collects."""
+    if session.config.option.processes and not session.config.option.collectonly:
+        tests.warm.start()
 
 
 def pytest_collection_finish() -> None:

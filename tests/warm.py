@@ -137,9 +137,10 @@ setattr(WARM, "run", run)  # noqa: B010
 
 @contextlib.contextmanager
 def warm_superlinks() -> Iterator[None]:
-    """Fork SuperLinks, which are started in this block, from the warm process."""
+    """Fork SuperLinks and clients of `fedappeal local`, which are started in this block, from the warm process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{_STARTING[0]}.subprocess", WARM)
+        for name in _STARTING[:2]:
+            patch.setattr(f"{name}.subprocess", WARM)
         yield
 
 
@@ -209,14 +210,14 @@ def _ask(request: dict[str, Any], files: list[int]) -> socket.socket:
     """Send a request to the warm process; return the connection by which it answers: a process id, then a status."""
     body = json.dumps(request).encode()
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(_address())
+    connection.connect(start())
     socket.send_fds(connection, [struct.pack("i", len(body))], files)
     connection.sendall(body)
     return connection
 
 
 @functools.cache
-def _address() -> bytes:
+def start() -> bytes:
     """Start the warm process, unless another worker of this pytest has; return its address."""
     if name := os.environ.get(_ADDRESS):
         return f"\0{name}".encode()

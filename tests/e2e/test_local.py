@@ -111,9 +111,9 @@ def test_a_killed_serverapp_ends_the_command_with_the_command_that_continues(mar
     code.mkdir()
     (code / "mine.py").write_text('from strategies import FedAvg\n\n\nclass Mine(FedAvg):\n    """FedAvg."""\n')
     options = ("--strategy", "mine:Mine", "--clients", "2", "--rounds", "100000", "--out", str(folder))
-    run = marked.start(FEDAPPEAL, "local", *options, log=log, cwd=code)
+    run = marked.start(FEDAPPEAL, "local", *options, log=log, cwd=code, warm=True)
     wait_for_rounds(folder, 2)
-    [server_app] = [process for process in marked.alive() if "superlink.serverapp" in " ".join(process.cmdline())]
+    [server_app] = [process for process in marked.alive() if process.name() == "serverapp"]
     server_app.kill()
     killed = time.monotonic()
     assert run.wait(30) == 1, "the promise is 10 s"
