@@ -145,6 +145,8 @@ BEHAVIOURS: Mapping[str, BenchBehaviour] = {
 }
 RATES: Mapping[str, float] = {"alone": 0.0, "random-25": 0.25, "random-50": 0.5, "random-75": 0.75, "everyone": 1.0}
 """The floors, by the share of rounds in which a client joins."""
+LEAST = min(filter(None, RATES.values()))
+"""The least share of random joining that was run; where no client ever joins, the model is untrained."""
 
 
 @dataclass(frozen=True)

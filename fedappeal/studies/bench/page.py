@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from fedappeal.studies.bench.design import BASELINE, CORE, RATES, TASKS, Cell, cells
+from fedappeal.studies.bench.design import BASELINE, CORE, LEAST, RATES, TASKS, Cell, cells
 from fedappeal.studies.bench.ignition import LIVES, Level, draw, ignition, survival
 from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Numbers, Results
@@ -33,8 +33,9 @@ _NOT_SAID = """\
 _SHOWN = """\
 Means ± deviations over seeds, of the last ten free rounds, at the largest goodwill. *Regret*: what clients lose by
 the shared model where they prefer their own; below 0 they prefer the worse one. *Worst 10 %*: of the clients. *If
-random*: clients join at random, as often as the row's. Marked: better than FedAvg (ahead) or worse (behind) on paired
-seeds; t tests or sign flips, Holm's correction over a column. First read [who keeps its volunteers](README.md).
+random*: clients join at random, as often as the row's, from 25 % on. Marked: better than FedAvg (ahead) or worse
+(behind) on paired seeds; t tests or sign flips, Holm's correction over a column. First: [who keeps its
+volunteers](README.md).
 """
 
 
@@ -153,7 +154,7 @@ def task_table(results: BenchResults, task: str) -> Table:
             f"{text} {of.get((task, name), '')}".rstrip() for text, of in zip(texts, marks.values(), strict=True)
         ]
         rate = _mean(results, cell, "kept") / 100
-        bounded = complete and cell.behaviour == CORE and len(numbers["kept"]) == runs
+        bounded = complete and cell.behaviour == CORE and len(numbers["kept"]) == runs and rate >= LEAST
         at_random = plain_number(float(np.interp(rate, list(floors), list(floors.values()))), 1) if bounded else NONE
         return (name, *texts, *((at_random,) if complete else ()))
 

@@ -97,18 +97,18 @@ def test_a_run_that_does_not_tell_who_joins_leaves_no_curve() -> None:
 
 def test_floors_stand_beside_the_rows() -> None:
     """A strategy with 60 % of the clients stands beside random joining at 60 %: between 40 and 50, at 0.4."""
-    results = made({"fedavg": [DEAD, DEAD, DEAD, [60.0] * 10]})
+    results = made({"fedavg": [DEAD, DEAD, DEAD, [60.0] * 10], "maxfl": [DEAD, DEAD, DEAD, [24.0] * 10]})
     for behaviour, score in zip(RATES, (10.0, 20.0, 40.0, 50.0, 55.0), strict=True):
         floor = made({"fedavg": [[100.0] * 10]}, behaviour=behaviour)
         results = results.with_rows(with_ours(floor, Cell("digits", behaviour, 14, "fedavg"), score=(score,) * 10))
     rows = {row[0]: row for row in task_table(results, "digits").rows}
-    assert list(rows) == ["fedavg", "(alone)", "(everyone)"]
+    assert list(rows) == ["fedavg", "maxfl", "(alone)", "(everyone)"]
     assert task_table(results, "digits").header[-1] == "accuracy % if random"
     assert task_table(made(KEPT), "digits").header[-1] == "MB", "a row of which no floors were run has none beside it"
-    assert [row[-1] for row in rows.values()] == ["44.0", "-", "-"]
+    assert [row[-1] for row in rows.values()] == ["44.0", "-", "-", "-"], "below 25 % it was not run"
     assert rows["(everyone)"][2] == "55.0±0.0"
     assert rows["(alone)"][2:5] == ("11.0±0.0", "-", "-")  # the untrained model's 10 and what they regret, 1
-    assert with_verdicts(results).verdicts == ()  # floors are no strategies
+    assert {verdict.claim.split()[0] for verdict in with_verdicts(results).verdicts} == {"maxfl"}  # floors are none
 
 
 def test_measures_are_compared_with_fedavgs_at_the_largest_goodwill(tmp_path: Path) -> None:
