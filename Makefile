@@ -26,7 +26,7 @@ CLIENTS ?= 10
 ROUNDS ?= 20
 SEED ?= 0
 ARGS ?=
-WORKERS ?= 5
+WORKERS ?= 4
 # Processes of `make mutants`.
 PROCESSES ?= 2
 SOAK_ROUNDS ?= 500
@@ -67,8 +67,9 @@ demo: setup
 # Compiled modules are kept: each worker would compile all tests, and each process that a test starts all of our modules.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Many tests wait for real processes: more workers than cores.
-SPREAD := --processes $(WORKERS)
+# Many tests wait for real processes: more workers than cores. Files stay in their order, which is the alphabet's: by the
+# number of tests those with one test of a minute would be last.
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: setup
 	@$(BIN)/python -m pytest $(SPREAD) -m "not ray" $(ARGS)
 
@@ -98,7 +99,7 @@ test-hostile: setup
 soak: setup
 	@$(BIN)/python -m tests.soak.soak --rounds $(SOAK_ROUNDS) --seed $(SEED) $(ARGS)
 	@$(BIN)/python -m tests.soak.kills --at-most $(SOAK_KILLS) --local $(SOAK_LOCAL_KILLS)
-	@FEDAPPEAL_ALL_FAULTS=$(SOAK_SIGNALS) $(BIN)/python -m pytest tests/hostile/test_signals.py $(SPREAD)
+	@FEDAPPEAL_ALL_FAULTS=$(SOAK_SIGNALS) $(BIN)/python -m pytest tests/hostile/test_signals.py -n $(WORKERS)
 
 # Whether the tests notice a seeded sample of small changes of the code; those that they miss are printed.
 mutants: setup

@@ -5,14 +5,9 @@ import os
 import signal
 from functools import cache
 
-import pytest
 import typer.main
 from hypothesis import settings
 
-import tests.warm
-from tests.forked import pytest_addoption, pytest_runtestloop
-
-__all__ = ["pytest_addoption", "pytest_runtestloop"]
 # Before torch is imported; processes that tests start inherit both. Threads that wait leave the processor to others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -26,12 +21,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 setattr(os, "fsync", lambda file: None)  # noqa: B010
 # Each call of the command's `main` makes all options of all commands anew, which takes 40 ms.
 typer.main.get_command = cache(typer.main.get_command)
-
-
-def pytest_collection(session: pytest.Session) -> None:
-    """Where many tests will need the warm process, let it import while this one collects."""
-    if session.config.option.processes and not session.config.option.collectonly:
-        tests.warm.start()
 
 
 def pytest_collection_finish() -> None:

@@ -17,7 +17,6 @@ import gc
 import importlib
 import inspect
 import json
-import mmap
 import os
 import runpy
 import select
@@ -35,12 +34,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import psutil
 import pytest
 
 from fedappeal.flower.processes import QUIET
 from fedappeal.system.process_end import end_with_parent
-from tests.forked import OWNER
 
 ROOT = Path(__file__).resolve().parents[1]
 _IMPORTED = (
@@ -55,18 +52,14 @@ _IMPORTED = (
 )
 """What programs need. None of it starts a thread or opens a connection when it is imported."""
 _STARTING = (
-    *("fedappeal.federation.superlink", "fedappeal.runs.launch.clients", "fedappeal.views.live.actions"),
-    "flwr.superlink.cli.flower_superlink",
+    *("fedappeal.federation.superlink", "fedappeal.runs.launch.clients", "flwr.superlink.cli.flower_superlink"),
     *("flwr.supernode.start_client_internal", "flwr.supercore.superexec.executor.subprocess_executor"),
 )
 """Modules whose processes are forked from the warm one, where a forked program starts them."""
 _TIED = [sys.executable, "-P", "-m", end_with_parent.__module__]
 """What stands before the process id of the process with which a program ends, and the program."""
-MARK = "FEDAPPEAL_TEST_MARK"
-"""Variable with a mark of a program and all that it starts, which a forked one's memory map shows, too."""
 _ADDRESS = "FEDAPPEAL_TESTS_WARM"
 """Variable by which a forked program finds the warm process."""
-_marks: list[mmap.mmap] = []
 _DEFAULT = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _EXECUTE = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -132,15 +125,11 @@ def run(command: Sequence[str | Path], **options: Any) -> "subprocess.CompletedP
     return done
 
 
-setattr(WARM, "run", run)  # noqa: B010
-
-
 @contextlib.contextmanager
 def warm_superlinks() -> Iterator[None]:
-    """Fork SuperLinks and clients of `fedappeal local`, which are started in this block, from the warm process."""
+    """Fork SuperLinks, which are started in this block, from the warm process."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in _STARTING[:2]:
-            patch.setattr(f"{name}.subprocess", WARM)
+        patch.setattr(f"{_STARTING[0]}.subprocess", WARM)
         yield
 
 
@@ -170,14 +159,6 @@ def warm_spawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context.SpawnProcess, "_Popen", staticmethod(WarmSpawn))
         yield
-
-
-def has_mark(process: psutil.Process, mark: str) -> bool:
-    """Return whether a process, or one that it was forked from, was started with a mark."""
-    if process.environ().get(MARK) == mark:
-        return True
-    # A forked program has the command line and the environment of the warm process.
-    return __name__ in process.cmdline() and mark in Path(f"/proc/{process.pid}/maps").read_text()
 
 
 def _int(sent: bytes) -> int:
@@ -210,18 +191,19 @@ def _ask(request: dict[str, Any], files: list[int]) -> socket.socket:
     """Send a request to the warm process; return the connection by which it answers: a process id, then a status."""
     body = json.dumps(request).encode()
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(start())
+    connection.connect(_address())
     socket.send_fds(connection, [struct.pack("i", len(body))], files)
     connection.sendall(body)
     return connection
 
 
 @functools.cache
-def start() -> bytes:
+def _address() -> bytes:
     """Start the warm process, unless another worker of this pytest has; return its address."""
     if name := os.environ.get(_ADDRESS):
         return f"\0{name}".encode()
-    owner = int(os.environ.get(OWNER, os.getpid()))
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    owner = os.getppid() if worker else os.getpid()
     listener, address = socket.socket(socket.AF_UNIX), f"\0fedappeal-tests-{owner}".encode()  # a name without a file
     with listener:
         try:
@@ -313,11 +295,6 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     address = os.environ[_ADDRESS]
     os.environ.clear()
     os.environ.update(request["env"] | {_ADDRESS: address})
-    if mark := os.environ.get(MARK):
-        file = os.memfd_create(mark)
-        os.write(file, b".")
-        _marks.append(mmap.mmap(file, 1))
-        os.close(file)
     code = 1
     try:
         _run_python(request["program"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.warm import MARK, WarmPopen, has_mark
+from tests.warm import WarmPopen
 from tests.warm import run as warm_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ class Marked:
     def env(self) -> dict[str, str]:
         return {
             **os.environ,
-            MARK: self.mark,
+            "FEDAPPEAL_TEST_MARK": self.mark,
             "PATH": os.pathsep.join((str(BIN), os.environ["PATH"])),
             "FLWR_HOME": str(self.home),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -70,9 +70,12 @@ class Marked:
         found = []
         for process in psutil.process_iter(["name"]):  # their names stay known when they have ended
             try:
-                if process.status() != psutil.STATUS_ZOMBIE and has_mark(process, self.mark):
+                if (
+                    process.environ().get("FEDAPPEAL_TEST_MARK") == self.mark
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError, ProcessLookupError):
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         return found
 

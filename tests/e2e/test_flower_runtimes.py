@@ -195,6 +195,7 @@ def test_over_http_with_keys_each_part_is_killed_and_the_run_resumed(tmp_path: P
         server_app(federation).send_signal(signal.SIGKILL)
         assert submit.wait(30) == 1
         os.kill(federation.superlink.pid, signal.SIGKILL)
+        wait_until(lambda: not federation.superlink.alive)  # and its ports are free
         federation.superlink.start()
         more = len(history()) + 3
         done = federation.fedappeal("resume", str(folder), "--rounds", str(more))

@@ -15,13 +15,11 @@ from fedappeal.federation.address import read_root_certificates
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.record.lines import PARTICIPATION
 from fedappeal.record.reader import Record
-from fedappeal.views.live import actions
 from fedappeal.views.live.actions import SubmittedRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
 from fedappeal.web.serving import PagePlace, ServedPage
 from tests.federation.conftest import Client, Federation
-from tests.warm import WARM
 
 pytestmark = pytest.mark.e2e
 RUN = ["--clients", "2", "--rounds", "100000", "--local-steps", "5", "--set", "solo.steps=5", "--round-timeout", "4"]
@@ -83,9 +81,8 @@ def wait_until(true: Callable[[], object], timeout: float = 60) -> None:
 
 
 def test_the_superlinks_latest_run_is_shown_stopped_and_resumed(
-    federation: Federation, clients: list[Client], reader: Reader, monkeypatch: pytest.MonkeyPatch
+    federation: Federation, clients: list[Client], reader: Reader
 ) -> None:
-    monkeypatch.setattr(actions, "subprocess", WARM)
     wait_until(lambda: reader.clients() == {"0": "connected", "1": "connected", "2": "registered"})
     folder: Path = federation.folder / "runs" / "watched"
     done = federation.fedappeal("submit", *RUN, "--participation", "always", "--out", str(folder), "--detach")

@@ -47,7 +47,7 @@ TESTS = tuple(f"tests/{room}" for room in TESTED)
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 # Nothing that starts more processes, and nothing that is kept in the tree.
 MARKED = "not e2e and not docker and not ray and not reproduce"
-OPTIONS = ["-q", "-p", "no:cacheprovider", "-m", MARKED]
+OPTIONS = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", MARKED]
 SLOW = 8.0  # seconds; a test that takes longer is left out
 AIM = 0.95
 

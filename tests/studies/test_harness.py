@@ -3,7 +3,6 @@
 import dataclasses
 import fcntl
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from fedappeal.studies.harness import LOCK, carry_out
 from fedappeal.studies.plan import RESULT, Plan, make_plan, skipped_lines, slug
 from fedappeal.studies.record import planned_arms
 from tests.studies.small import FEDERATED, VALUE, computed
-from tests.warm import warm_spawn
 
 MACHINE = Machine(at_once=2, threads=1)
 
@@ -27,13 +25,6 @@ def carry(plan: Plan, redo: bool = False, machine: Machine = MACHINE) -> tuple[R
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     results, failed = carry_out(plan, machine, console, redo)
     return results, failed, console.export_text()
-
-
-@pytest.fixture
-def warm() -> Iterator[None]:
-    """Processes of runs are forked from a warm one."""
-    with warm_spawn():
-        yield
 
 
 @pytest.fixture
@@ -125,7 +116,7 @@ def test_runs_that_are_there_are_read_while_another_process_makes_more_of_them(t
 
 
 @pytest.mark.e2e
-def test_federated_runs_and_one_that_was_interrupted(tmp_path: Path, warm: None) -> None:
+def test_federated_runs_and_one_that_was_interrupted(tmp_path: Path) -> None:
     plan = make_plan(FEDERATED, tmp_path)
     results, failed, _ = carry(plan)
     assert failed == {}

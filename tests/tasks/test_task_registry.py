@@ -12,7 +12,6 @@ from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import TASKS, load_task
 from fedappeal.tasks.task import ClientData, Split, Task
-from tests import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,18 +83,17 @@ def test_names_and_checks_need_no_torch() -> None:
 
 def test_two_processes_agree() -> None:
     chosen = "dict(clients=5, unseen_clients=2, flip_share=0.4, dirichlet_alpha=0.3, seed=11)"
-    code = (
+    out = python(
         "from fedappeal.settings.config import TaskSettings\n"
         "from fedappeal.tasks import load_task\n"
         f"task = load_task(TaskSettings(**{chosen}))\n"
         "weights = sum(p.double().sum().item() for p in task.initial_model(11).parameters())\n"
         "print(task.fingerprint, weights, *(task.load(k).fingerprint for k in range(7)))"
     )
-    done = warm.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     task = load_task(TaskSettings(clients=5, unseen_clients=2, flip_share=0.4, dirichlet_alpha=0.3, seed=11))
     weights = sum(p.double().sum().item() for p in task.initial_model(11).parameters())
     prints = [task.load(k).fingerprint for k in range(7)]
-    assert done.stdout.split() == [task.fingerprint, str(weights), *prints], done.stderr
+    assert out.split() == [task.fingerprint, str(weights), *prints]
     assert len(set(prints)) == 7
 
 

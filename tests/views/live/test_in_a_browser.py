@@ -218,7 +218,7 @@ def test_a_client_paused_from_its_page_is_seen_resting_and_the_run_is_stopped_fr
     folder, log = tmp_path / "run", tmp_path / "log"
     fedappeal = [sys.executable, "-m", "fedappeal.cli.main"]
     options = ["--clients", "3", "--rounds", "100000", "--round-timeout", "4", "--participation", "always"]
-    local = marked.start(*fedappeal, "local", *options, "--page", "0", "--out", str(folder), log=log, warm=True)
+    local = marked.start(*fedappeal, "local", *options, "--page", "0", "--out", str(folder), log=log)
     try:
         url = _address(log, local)
         assert (folder / "page-address").read_text().strip() == url
@@ -242,7 +242,7 @@ def test_a_client_paused_from_its_page_is_seen_resting_and_the_run_is_stopped_fr
             page.locator(".js-plotly-plot").nth(5).wait_for()
             picture(page, "live-run")
             assert "1 resting" in page.text_content("#counts")
-            assert marked.run(*fedappeal, "client", "reset", "--state-dir", str(state), warm=True).returncode == 0
+            assert marked.run(*fedappeal, "client", "reset", "--state-dir", str(state)).returncode == 0
             page.wait_for_selector("tr[data-client$='0001'][data-state='joined']")
             page.click("#stop")
             page.click("#yes")
