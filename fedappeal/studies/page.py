@@ -136,7 +136,9 @@ def _pictures(record: Record, name: str) -> list[str]:
     parts = [f"![{experiment.title}]({name}{ending}.png)" for ending in endings]
     if numbers.figure and (experiment.glances or numbers.undrawn):
         undrawn = (
-            f", without {counted(len(numbers.undrawn), 'row')} run later, or seeds of them" if numbers.undrawn else ""
+            f", without {counted(len(numbers.undrawn), 'row')}, or seeds of them, of other runs"
+            if numbers.undrawn
+            else ""
         )
         parts.append(f"[The runs over the rounds]({name}.png){undrawn}.")
     return parts
