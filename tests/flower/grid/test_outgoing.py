@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.constant import FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.superlink.grid import http_grid
@@ -62,14 +63,21 @@ def test_what_is_wanted_is_pushed_and_no_more_written_out_than_is_on_its_way() -
 
 def test_an_error_ends_the_pushing() -> None:
     tried: list[str] = []
+    ended = threading.Event()
 
     def fail(object_id: str, content: bytes) -> None:
         tried.append(object_id)
-        raise RuntimeError("not stored")
+        if object_id == "0":
+            raise RuntimeError("not stored")
+        assert ended.wait(60)
 
     with pytest.raises(RuntimeError, match="not stored"):
         outgoing.push_objects({str(number): Object() for number in range(1000)}, fail)
-    assert len(tried) < 1000
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("push-objects"):
+            thread.join(60)
+    assert len(tried) <= 1 + FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES  # the others were under way
 
 
 def test_a_message_that_its_node_had_forgotten_while_it_was_sent_costs_no_other_node_its_own(
