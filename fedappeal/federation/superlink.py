@@ -101,13 +101,13 @@ class SuperLink:
         except NotTold as error:
             raise SuperLinkError(str(error)) from None
         private_folder(self.folder)
-        kept = self.http_address  # one that is started again keeps its port: its clients connect there
+        picks_http_port = self._http and not self.http_address  # started again, it is where its clients connect
         # A port that was free a moment ago may be taken by the time the process binds it: pick again then.
         for attempt in range(3):
             fleet, control, http = _free_ports(3)
             fleet = self._fleet_port or fleet
             self.fleet_address, self.control_address = f"{_LOOPBACK}:{fleet}", f"{_LOOPBACK}:{control}"
-            if self._http and not kept:
+            if picks_http_port:
                 self.http_address = f"{_LOOPBACK}:{http}"
             with private_log(self.log_file) as log:
                 start = log.tell()

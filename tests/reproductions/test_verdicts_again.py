@@ -189,7 +189,7 @@ def check_numbers(verdict: dict[str, Any], margins: list[float]) -> None:
         assert min(margins) <= verdict["low"] <= fmean(margins) <= verdict["high"] <= max(margins)
 
 
-FLOORS = {"alone": 0, "random-25": 25, "random-50": 50, "random-75": 75, "everyone": 100}
+FLOORS = {"random-25": 25, "random-50": 50, "random-75": 75, "everyone": 100}
 
 
 def at_random(whole: dict[str, Any], task: str, joined: float) -> float:

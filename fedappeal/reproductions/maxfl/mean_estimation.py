@@ -131,7 +131,7 @@ def minimise(
 
 def lowest(estimates: Floats) -> Solution:
     """MaxFL's optimal solution: of the minima found from each client's estimate, the lowest."""
-    minima = [minimise(estimates, np.full(len(estimates), k), sigmoid_slope) for k in range(estimates.shape[1])]
+    minima = [minimise(estimates, np.full(len(estimates), k)) for k in range(estimates.shape[1])]
     values = [(1.0 / (1.0 + np.exp(-(s.less(estimates) ** 2)))).mean(axis=1) for s in minima]
     best = np.argmin(values, axis=0).astype(np.int64)
     return Solution(best, np.choose(best, [s.offset for s in minima]))

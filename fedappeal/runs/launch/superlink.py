@@ -129,18 +129,20 @@ class LocalProcesses:
                 run_id = remote.submit(settings)
                 doing("the run is submitted; waiting for its server process, which calls the clients")
                 begun(remote)
-                _follow(run_id, superlink, clients, follower)
+                _follow(run_id, remote, superlink, clients, follower)
             except KeyboardInterrupt:
                 superlink.kill()  # first here: its ServerApp would record a round whose clients have just been ended
                 raise
 
 
-def _follow(run_id: int, superlink: SuperLink, clients: ClientProcesses, follower: WatchedRun) -> None:
+def _follow(
+    run_id: int, remote: RemoteSuperLink, superlink: SuperLink, clients: ClientProcesses, follower: WatchedRun
+) -> None:
     next_status = time.monotonic() + _STATUS_EVERY
     while not follower.finished:
         status = None
         if time.monotonic() >= next_status:
-            status = RemoteSuperLink(superlink.control_address).run_status(run_id)
+            status = remote.run_status(run_id)
             next_status = time.monotonic() + _STATUS_EVERY
         # Lines are read after the status: what a finished run wrote is all there.
         follower.read()

@@ -149,10 +149,8 @@ def task_table(results: BenchResults, task: str) -> Table:
         if cell.behaviour == "alone":  # what the shared model lacks, and regret says, their own ones have
             alone = list(map(sum, zip(numbers["score"], numbers["regret"], strict=True)))
             numbers |= {"score": alone, "regret": [], "worst": []}
-        texts = [with_spread(numbers[m.key], runs, m.digits).replace(" ± ", "±") for m in columns]
-        texts = [
-            f"{text} {of.get((task, name), '')}".rstrip() for text, of in zip(texts, marks.values(), strict=True)
-        ]
+        spreads = {m.key: with_spread(numbers[m.key], runs, m.digits).replace(" ± ", "±") for m in columns}
+        texts = [f"{spread} {marks[key].get((task, name), '')}".rstrip() for key, spread in spreads.items()]
         rate = _mean(results, cell, "kept") / 100
         bounded = complete and cell.behaviour == CORE and len(numbers["kept"]) == runs and rate >= LEAST
         at_random = plain_number(float(np.interp(rate, list(floors), list(floors.values()))), 1) if bounded else NONE
