@@ -49,7 +49,7 @@ def _node_of(values: Mapping[str, Scalar]) -> NodeSettings:
     return _node_settings(tuple({**values, "partition-id": 0}.items())).model_copy(update={"partition_id": place})
 
 
-class _Known(NamedTuple):
+class _Node(NamedTuple):
     """The participant of a simulated node, whose settings are the same objects in each of its messages."""
 
     run_config: Mapping[str, Scalar]
@@ -81,7 +81,7 @@ class Participants:
         self._data, self._kind = data, kind
         self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
         self._guards: dict[tuple[str, str], Guard] = {}
-        self._known: dict[int, _Known] = {}
+        self._nodes: dict[int, _Node] = {}
         self._said = False
         self._latest: tuple[Mapping[str, Scalar], RunConfig] | None = None
         self._shared: tuple[RunConfig, Mapping[str, Scalar], Equipment] | None = None
@@ -93,13 +93,13 @@ class Participants:
         Raises:
             ConfigError: where the owner's settings do not fit the run's, or the message passes one of its limits.
         """
-        latest = self._known.get(context.node_id)
+        latest = self._nodes.get(context.node_id)
         if latest and latest.run_config is context.run_config and latest.node_config is context.node_config:
             return self._with_store_of(latest.participant, context)
         config, node = self._run_of(context), _node_of(context.node_config)
         if self._data:
             participant = self._simulated(config, node, context, self._data)
-            self._known[context.node_id] = _Known(context.run_config, context.node_config, participant)
+            self._nodes[context.node_id] = _Node(context.run_config, context.node_config, participant)
             return self._with_store_of(participant, context)
         if (guard := self._guard(node)) is not None and message is not None:
             guard.begin(message)
@@ -129,7 +129,7 @@ class Participants:
         self, config: RunConfig, node: NodeSettings, context: Context, data: Callable[[int], ClientData]
     ) -> Participant:
         """Return the participant of a simulated node, made where it is not known or its settings are others now."""
-        latest = self._known.get(context.node_id)
+        latest = self._nodes.get(context.node_id)
         if latest and latest.participant.config == config and latest.participant.node == node:
             return latest.participant
         shared = {key: value for key, value in context.node_config.items() if key != "partition-id"}
@@ -156,12 +156,12 @@ class Participants:
 
     def kept(self) -> list[Participant]:
         """Return the participants that are kept."""
-        return [*self._participants.values(), *(node.participant for node in self._known.values())]
+        return [*self._participants.values(), *(node.participant for node in self._nodes.values())]
 
     def clear(self) -> None:
         """Let go of all participants, as a restart does."""
         self._participants.clear()
-        self._known.clear()
+        self._nodes.clear()
 
 
 def _store(node: NodeSettings, context: Context) -> Store:

@@ -150,7 +150,7 @@ class Chosen:
             if name in used:
                 continue
             section = self.config.section(name)
-            parse_section(beside[name] if name in beside else _known(name, used), section)
+            parse_section(beside[name] if name in beside else _plugin_of_section(name, used), section)
             unused += [f"{name}.{key} is not used by this run" for key in section]
         return unused
 
@@ -160,7 +160,7 @@ class Chosen:
 
     def packages(self) -> list[str]:
         """Return the packages that the settings name: what a client's owner has to allow."""
-        return sorted({registry.package(name) for registry, name in self._named()} - {""})
+        return sorted({registry.package(name) for registry, name in self._plugin_names()} - {""})
 
     def owner_files(self) -> str:
         """Return the settings that name files of the clients' devices, as an owner's ``set``.
@@ -189,11 +189,11 @@ class Chosen:
         }
         plugins = (
             (registry.kind, name, resolved[name if registry is POLICIES else registry.kind])
-            for registry, name in self._named()
+            for registry, name in self._plugin_names()
         )
         return [(kind, Provenance.of(name, plugin)) for kind, name, plugin in plugins if not is_ours(plugin)]
 
-    def _named(self) -> list[tuple[Registry[Any], str]]:
+    def _plugin_names(self) -> list[tuple[Registry[Any], str]]:
         return named_plugins(self.config, self.given, self.mixture.parts)
 
     def check(self) -> None:
@@ -284,7 +284,7 @@ def check_settings(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
     return run
 
 
-def _known(name: str, used: Iterable[str]) -> type[Plugin]:
+def _plugin_of_section(name: str, used: Iterable[str]) -> type[Plugin]:
     """Return the plug-in under whose name settings stand.
 
     Raises:

@@ -138,7 +138,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Found:
+class UsableCheckpoint:
     """The newest checkpoint that can be used.
 
     Attributes:
@@ -184,7 +184,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, durable: bool = True)
     return [checkpoint.server_round, *numbers]
 
 
-def newest_usable(folder: Path, usable: Usable = without_memory) -> Found:
+def newest_usable(folder: Path, usable: Usable = without_memory) -> UsableCheckpoint:
     """Return a run's newest checkpoint that can be used; nothing is changed.
 
     Args:
@@ -202,11 +202,11 @@ def newest_usable(folder: Path, usable: Usable = without_memory) -> Found:
         except ConfigError as error:
             newer[file] = str(error)
         else:
-            return Found(checkpoint, file, newer)
+            return UsableCheckpoint(checkpoint, file, newer)
     if newer:
         others = f", nor can the {len(newer) - 1} before it" if len(newer) > 1 else ", and there is none before it"
         raise ConfigError(f"{next(iter(newer.values()))}{others}: the run cannot continue")
-    return Found(None, folder / CHECKPOINT, {})
+    return UsableCheckpoint(None, folder / CHECKPOINT, {})
 
 
 def initial_files(folder: Path, digest: str) -> tuple[Path, Path]:
@@ -300,7 +300,7 @@ def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = w
     return config if rounds in (None, config.rounds) else config.continued(int(rounds or 0))
 
 
-def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = without_memory) -> Found:
+def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = without_memory) -> UsableCheckpoint:
     """Put a run's damaged files aside, and return the checkpoint after which it continues.
 
     What a killed process left half-written is deleted. The caller has the folder alone.

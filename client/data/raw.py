@@ -84,7 +84,7 @@ class LabelReader:
     """
 
     def __init__(self, class_names: Sequence[str] = (), num_classes: int = 0, known: bool = True) -> None:
-        self._named = {name: label for label, name in enumerate(class_names)}
+        self._label_of = {name: label for label, name in enumerate(class_names)}
         self._classes = num_classes
         self._known = known
         self._labels = array("d")
@@ -102,14 +102,14 @@ class LabelReader:
             self._labels.append(self._label(text))
 
     def _label(self, value: object) -> float:
-        if isinstance(value, str) and value in self._named:
-            return self._named[value]
+        if isinstance(value, str) and value in self._label_of:
+            return self._label_of[value]
         try:
             number = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             number = math.nan
         if self._classes and not (number.is_integer() and 0 <= number < self._classes):
-            or_names = f", or {shown(list(self._named))}" if self._named else ""
+            or_names = f", or {shown(list(self._label_of))}" if self._label_of else ""
             raise Unfit(DataProblem.LABELS, f"label '{value}': 0 to {self._classes - 1}{or_names} are allowed")
         if not math.isfinite(number):
             raise Unfit(DataProblem.LABELS, f"label '{value}' is no finite number")

@@ -105,13 +105,13 @@ def reset(folder: Path, forget: bool = False) -> str:
     if forget:
         AnswerBook(folder).forget()  # first: where it refuses, nothing has been done
     (folder / PAUSED).unlink(missing_ok=True)
-    back = damaged = 0
+    runs = damaged = 0
     departed = departures(store)
     for run_key in departed:
         store.delete(DEPARTURE + run_key)
     for name in store.names():
         left = _left(store, name, departed) if is_precious(name) else False
-        back += left is not False and name.startswith("run-")
+        runs += left is not False and name.startswith("run-")
         if forget and name not in KEPT:
             store.delete(name)
         elif left is None:
@@ -124,12 +124,12 @@ def reset(folder: Path, forget: bool = False) -> str:
             if name not in KEPT:
                 store.delete(name)
         Activity(folder).forget()
-    if back:
+    if runs:
         (folder / RETURNED).touch(mode=0o600)
     aside = f"; {counted(damaged, 'damaged record')} put aside" if damaged else ""
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
-    again = "; a running run asks again within two rounds (a stock SuperNode: once restarted)" if back else ""
-    joined = f"{counted(back, 'run')} can be joined again after having been left"
+    again = "; a running run asks again within two rounds (a stock SuperNode: once restarted)" if runs else ""
+    joined = f"{counted(runs, 'run')} can be joined again after having been left"
     return f"back: not paused, {joined}{again}{aside}{forgotten}"
 
 

@@ -103,7 +103,7 @@ class OwnData:
 
 
 @dataclass(frozen=True)
-class Own:
+class TaskParts:
     """A program's own parts of a task.
 
     Attributes:
@@ -117,7 +117,7 @@ class Own:
     measures: Measures = TASKS_OWN
 
     @classmethod
-    def of(cls, call: Mapping[str, Any]) -> "Own":
+    def of(cls, call: Mapping[str, Any]) -> "TaskParts":
         """Return the parts that are among the arguments of `fedappeal.simulate`.
 
         Raises:
@@ -178,14 +178,14 @@ def facts_of(given: Given) -> dict[str, Any]:
 
 
 def planned(
-    strategy: Any, task: Any, own: Own, settings: Mapping[str, Any], plugins: Mapping[str, Any], data_dir: str
+    strategy: Any, task: Any, parts: TaskParts, settings: Mapping[str, Any], plugins: Mapping[str, Any], data_dir: str
 ) -> RunPlan:
     """Return the plan of a run by what a program gives, checked; it has no folder yet.
 
     Args:
         strategy: a name, a class, or an object that is a template.
         task: the same; None: the default, or own data.
-        own: own model, data, loss and metrics.
+        parts: own model, data, loss and metrics.
         settings: general settings in snake case.
         plugins: settings of plug-ins by ``NAME.KEY``.
         data_dir: folder of the task's data set.
@@ -205,22 +205,22 @@ def planned(
     built, task_name = _task(task)
     if built is not None:
         general |= _of_task(built, general)
-    if own.data is not None:
-        general |= own.data.settings(general, task)
+    if parts.data is not None:
+        general |= parts.data.settings(general, task)
     elif task_name is not None:
         general["task"] = task_name
-    if isinstance(own.model, str) and own.data is None:
-        general["model"], own = own.model, replace(own, model=None)
+    if isinstance(parts.model, str) and parts.data is None:
+        general["model"], parts = parts.model, replace(parts, model=None)
     config = RunConfig.parse({**general, **({"strategy": name} if name else {}), **sections})
     if isinstance(task, type) and not task_name:
         built = task(config.task_settings(), None)
-    given = Given(own.task(config, built, data_dir) if own.given else built, template)
+    given = Given(parts.task(config, built, data_dir) if parts.given else built, template)
     config = given.named(config)
     plan = RunPlan.of(config, NO_FOLDER, given=given, data_dir=data_dir)
     unused = plan.unused
-    if own.given and own.data is None and given.task:  # it uses its settings, though the run's task is made of it
+    if parts.given and parts.data is None and given.task:  # it uses its settings, though the run's task is made of it
         unused = tuple(line for line in unused if not line.startswith(f"{given.task.name}."))
-    return replace(plan, unused=unused, facts=facts_of(given) | (own.data.facts if own.data else {}))
+    return replace(plan, unused=unused, facts=facts_of(given) | (parts.data.facts if parts.data else {}))
 
 
 def chosen_of(strategy: Any, settings: Mapping[str, Any]) -> Chosen:
@@ -239,7 +239,7 @@ def chosen_of(strategy: Any, settings: Mapping[str, Any]) -> Chosen:
     return chosen(config, Given(None, template))
 
 
-def given_again(config: RunConfig, strategy: Any, task: Any, own: Own, data_dir: str) -> Given:
+def given_again(config: RunConfig, strategy: Any, task: Any, parts: TaskParts, data_dir: str) -> Given:
     """Return the objects that a program gives again, as to `planned`, for a run with recorded settings.
 
     Raises:
@@ -250,7 +250,7 @@ def given_again(config: RunConfig, strategy: Any, task: Any, own: Own, data_dir:
     settings = config.task_settings()
     if isinstance(task, type) and built is None:
         built = task(settings, Path(data_dir) if data_dir else None)
-    return Given(own.task(config, built, data_dir) if own.given else built, template)
+    return Given(parts.task(config, built, data_dir) if parts.given else built, template)
 
 
 def _strategy(strategy: Any, sections: dict[str, Any]) -> tuple[Strategy | None, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from fedappeal.api.execution import Watching, check_run, new_folder
 from fedappeal.api.given import MEASURES
 from fedappeal.api.measures import TASKS_OWN
-from fedappeal.api.plan import Own, facts_of, given_again, planned
+from fedappeal.api.plan import TaskParts, facts_of, given_again, planned
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, started
 from fedappeal.record.folder import GIVEN, KIND, SIMULATION, check_new
@@ -79,7 +79,7 @@ def simulate(
         ConfigError: one line for what is not allowed, before anything is written.
     """
     trackers, plugin_settings = chosen_trackers(track, set or {})
-    plan = planned(strategy, task, Own.of(locals()), settings, plugin_settings, data_dir)
+    plan = planned(strategy, task, TaskParts.of(locals()), settings, plugin_settings, data_dir)
     how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
     watching = Watching(evaluate, on_round, quiet, trackers)
     if out:
@@ -129,11 +129,11 @@ def load(
     if recorded.get("runtime", {}).get(KIND) != SIMULATION:
         return Run(folder, allow=allow)
     how = Simulation.of_runtime(recorded["runtime"])
-    own, began = Own.of(locals()), recorded.get(GIVEN, {})
+    parts, began = TaskParts.of(locals()), recorded.get(GIVEN, {})
     given = Given()
-    if own.given or task is not None or strategy is not None:
-        _check_given(folder, began.get("task", {}), own)
-        given = given_again(Run(folder).config, strategy, task, own, how.data_dir)
+    if parts.given or task is not None or strategy is not None:
+        _check_given(folder, began.get("task", {}), parts)
+        given = given_again(Run(folder).config, strategy, task, parts, how.data_dir)
         _check_same(folder, began, facts_of(given))
     return Run(folder, lambda: given, how, Watching(evaluate, on_round, quiet, trackers), allow)
 
@@ -144,15 +144,15 @@ def warn_of(lines: Iterable[str]) -> None:
         warnings.warn(line, stacklevel=3)
 
 
-def _check_given(folder: Path, began: Mapping[str, Any], own: Own) -> None:
+def _check_given(folder: Path, began: Mapping[str, Any], parts: TaskParts) -> None:
     """Check that no part is missing that the run began with.
 
     Raises:
         ConfigError: names it.
     """
-    here = {"data": own.data is not None, "model": own.model is not None, MEASURES: own.measures != TASKS_OWN}
+    here = {"data": parts.data is not None, "model": parts.model is not None, MEASURES: parts.measures != TASKS_OWN}
     for part, is_given in here.items():
-        if own.given and part in began and not is_given:
+        if parts.given and part in began and not is_given:
             raise ConfigError(f"{part} is missing: the run in '{folder}' began with its program's own")
 
 

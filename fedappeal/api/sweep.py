@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.api.execution import Watching, check_run, new_folder
-from fedappeal.api.plan import Own, chosen_of, planned
+from fedappeal.api.plan import TaskParts, chosen_of, planned
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, started
 from fedappeal.api.runs import Runs
@@ -73,7 +73,7 @@ def sweep(
         RuntimeError: with several jobs, runs that failed; the others are in their folders.
     """
     machine = Machine(jobs, threads)
-    own, watching = Own.of(locals()), Watching(evaluate, on_round, quiet)
+    parts, watching = TaskParts.of(locals()), Watching(evaluate, on_round, quiet)
     of_plugins = {f"{_SET}{key}": value for key, value in (set or {}).items()}
     call = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
     varied = {name: _values(name, value) for name, value in call.items() if isinstance(value, list | tuple | range)}
@@ -81,7 +81,7 @@ def sweep(
     labels = _labels(swept)
     names = [re.sub(r"[^\w.,=-]+", "-", name_of_run(label)).strip("-") or "run" for label in labels]
     check_distinct(zip(names, names, strict=True), "sweep")
-    makers = _makers([call | values for values in swept], own, data_dir)
+    makers = _makers([call | values for values in swept], parts, data_dir)
     if jobs > 1:
         machine = machine.for_jobs(len(makers))
     how = Simulation(mode, device, data_dir, machine.threads, evaluation_precision=evaluation_precision)
@@ -109,7 +109,7 @@ def _placed(make: Callable[[], RunPlan], path: Path, name: str) -> RunPlan:
     return replace(make(), path=path, name=name)
 
 
-def _makers(each_run: Sequence[Mapping[str, Any]], own: Own, data_dir: str) -> list[Callable[[], RunPlan]]:
+def _makers(each_run: Sequence[Mapping[str, Any]], parts: TaskParts, data_dir: str) -> list[Callable[[], RunPlan]]:
     """Return for each combination what plans its run.
 
     A run has no settings of own plug-ins that only others use; fedappeal's own are known to all.
@@ -125,7 +125,7 @@ def _makers(each_run: Sequence[Mapping[str, Any]], own: Own, data_dir: str) -> l
     def plan(run: Mapping[str, Any], settings: Mapping[str, Any], others: frozenset[str]) -> RunPlan:
         plugins = {key.removeprefix(_SET): value for key, value in run.items() if key.startswith(_SET)}
         used = {key: value for key, value in plugins.items() if key.partition(".")[0].replace("_", "-") not in others}
-        return planned(run["strategy"], run["task"], replace(own, model=run["model"]), settings, used, data_dir)
+        return planned(run["strategy"], run["task"], replace(parts, model=run["model"]), settings, used, data_dir)
 
     return [partial(plan, *run) for run in zip(each_run, general, foreign, strict=True)]
 

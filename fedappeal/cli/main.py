@@ -19,7 +19,7 @@ def check_names() -> None:
     """
     root = Path(__file__).resolve().parents[2]
     for name in PACKAGES:
-        in_the_way = _found(name)
+        in_the_way = _import_path(name)
         if in_the_way is not None and in_the_way.resolve() != root / name:
             raise ImportError(
                 f"'{in_the_way}' is in the way of fedappeal's own package '{name}' ({root / name}): "
@@ -28,7 +28,7 @@ def check_names() -> None:
             )
 
 
-def _found(name: str) -> Path | None:
+def _import_path(name: str) -> Path | None:
     """Return the file or folder that an import of a top-level name finds; None if there is none."""
     module = sys.modules.get(name)
     try:

@@ -73,7 +73,7 @@ def claimed(folder: Path) -> Iterator[ReplicaSlot]:
         yield slot
 
 
-def held(folder: Path) -> list[ReplicaSlot]:
+def taken_slots(folder: Path) -> list[ReplicaSlot]:
     """Return the slots that replicas hold now, in order; reading the folder is enough for it."""
     if not (folder / _SEARCH).exists():
         return []

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedappeal.containers.replica import CA, CLIENTS, ReplicaSlot, held
+from fedappeal.containers.replica import CA, CLIENTS, ReplicaSlot, taken_slots
 from fedappeal.containers.told import tell
 from fedappeal.settings.config import ConfigError
 
@@ -57,7 +57,7 @@ def wait_for_replicas(
     deadline, before = time.monotonic() + timeout, None
     while True:
         running = count()
-        slots = held(folder)
+        slots = taken_slots(folder)
         ready = [slot for slot in slots if slot.public_key.exists()]
         if len(slots) == running and ready == slots == before:
             break
@@ -89,7 +89,7 @@ def submit_arguments(environment: Mapping[str, str], given: Sequence[str], repli
     Raises:
         ConfigError: if the options name no number of clients, and there is no replica.
     """
-    options = _named(environment, (*SETTINGS, *OF_SERVICE))
+    options = _options_of(environment, (*SETTINGS, *OF_SERVICE))
     try:
         options += shlex.split(environment.get("OPTIONS", ""))
     except ValueError as error:
@@ -109,7 +109,7 @@ def submit_arguments(environment: Mapping[str, str], given: Sequence[str], repli
     return [*options, "--out", str(run_folder(out, runs))]
 
 
-def _named(environment: Mapping[str, str], names: Sequence[str]) -> list[str]:
+def _options_of(environment: Mapping[str, str], names: Sequence[str]) -> list[str]:
     """Return the options of the same names as variables that are not empty."""
     options = [(f"--{name.lower().replace('_', '-')}", environment.get(name)) for name in names]
     return [part for option, value in options if value for part in (option, value)]
@@ -156,7 +156,7 @@ def arguments(
         replicas()
         return ["resume", *(str(run_folder(part, runs)) if i == 0 else part for i, part in enumerate(rest)), *where]
     if command == "watch":
-        rest += _named(environment, METRICS)
+        rest += _options_of(environment, METRICS)
     return [command, *rest, *where] if command in ("federation", "watch") else list(given)
 
 

@@ -10,7 +10,7 @@ from fedappeal.studies.experiment import Arm, Claim, Drawing, Results, at_least
 from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, Measure, last, new_panels
 
 
-def held(at: ArrayLike, measured: ArrayLike, bound: ArrayLike, **more: float) -> Mapping[str, Any]:
+def comparison(at: ArrayLike, measured: ArrayLike, bound: ArrayLike, **more: float) -> Mapping[str, Any]:
     """Return a run's one line.
 
     Args:

@@ -165,7 +165,7 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
         )
         limits.append(bound(of, int(total), theta, 2 * of.smoothness / of.convexity * rho))
     measured, fell = excess[np.array(settings["rounds"]) - 1], np.log10(excess[rounds // 4 - 1] / excess[-1])
-    return bounds.held(at, measured, limits, theta=theta, steered=1 - free / limits[-1], fell=float(fell))
+    return bounds.comparison(at, measured, limits, theta=theta, steered=1 - free / limits[-1], fell=float(fell))
 
 
 _ONLY, _SOME, _ALL, _TO_ZERO = "priority only (epsilon 0)", "epsilon 0.2", "all clients", "epsilon to 0"

@@ -61,7 +61,7 @@ def check_plugins(plan: RunPlan, device: str) -> None:
     Raises:
         ConfigError: a line for each thing that is wrong, with file and line.
     """
-    if lines := list(dict.fromkeys(_found(plan, device))):
+    if lines := list(dict.fromkeys(_mistakes(plan, device))):
         raise ConfigError("\n".join(lines))
 
 
@@ -84,7 +84,7 @@ def _trimmed(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
     return replace(run, config=config.model_copy(update={"plugins": of_named}))
 
 
-def _found(plan: RunPlan, device: str) -> Iterator[str]:
+def _mistakes(plan: RunPlan, device: str) -> Iterator[str]:
     """Yield what is wrong, until one kind of plug-in has shown something."""
     run, task = plan.plugins, plan.task
     if not is_ours(type(task)) or run.model is not None or ":" in plan.config.model:

@@ -237,7 +237,7 @@ class ByPerson(NaturalTask):
     default_model = "logistic"
 
     @abstractmethod
-    def held(self) -> Mapping[str, tuple[Features, Labels]]:
+    def examples_by_person(self) -> Mapping[str, tuple[Features, Labels]]:
         """Return each person's inputs, float32 ``(n, *input_shape)``, and labels ``(n,)``; read once a process.
 
         Raises:
@@ -254,9 +254,9 @@ class ByPerson(NaturalTask):
 
     def read(self) -> list[tuple[Features, Labels]]:
         """Return the drawn clients' inputs and labels."""
-        by_person = self.held()
+        by_person = self.examples_by_person()
         return [by_person[person] for person in self._drawn()]
 
     def _drawn(self) -> list[str]:
-        counts = {person: len(labels) for person, (_, labels) in self.held().items()}
+        counts = {person: len(labels) for person, (_, labels) in self.examples_by_person().items()}
         return assign.draw_users(self.settings, counts, self.things, self.people)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from subprocess import PIPE
 
-from fedappeal.containers.replica import claimed, held
+from fedappeal.containers.replica import claimed, taken_slots
 from tests.warm import WarmPopen
 
 REPLICA = """
@@ -34,7 +34,7 @@ def kill(process: WarmPopen) -> None:
 
 
 def numbers(folder: Path) -> list[int]:
-    return [slot.number for slot in held(folder)]
+    return [slot.number for slot in taken_slots(folder)]
 
 
 def test_replicas_that_start_together_are_different_clients_without_gaps(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_claim_ends_with_an_error_too(tmp_path: Path) -> None:
 
 
 def test_no_slot_is_held_where_no_replica_has_been(tmp_path: Path) -> None:
-    assert held(tmp_path) == []
+    assert taken_slots(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -80,7 +80,7 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
         stopped.append(path.stopped)
         alone.append(len(uniform(problem, start, [step] * rounds, precision).left))
     means = {"lost": fmean(lost), "alone": fmean(alone), "stopped": fmean(stopped)}
-    return bounds.held(precisions, ends, [4 * p for p in precisions], **means)
+    return bounds.comparison(precisions, ends, [4 * p for p in precisions], **means)
 
 
 def _row(agents: int, examples: int, factor: float = 1.0) -> Arm:

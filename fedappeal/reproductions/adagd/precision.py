@@ -30,7 +30,7 @@ _ACCURACIES = {
 }
 
 
-def named(text: str, data: str) -> str:
+def with_data_name(text: str, data: str) -> str:
     """Return a heading with the data set before it, where it is not Fashion-MNIST."""
     return f"{data}, {text}" if data else text
 
@@ -57,7 +57,7 @@ class Sweep:
 
     def cell(self, kept: int, steps: int, value: float) -> str:
         """Return the name of one setting's row."""
-        return named(f"q {kept / 100:g}, K {steps}, {self.over} {value:g}", self.data)
+        return with_data_name(f"q {kept / 100:g}, K {steps}, {self.over} {value:g}", self.data)
 
     def rows(self, kept: int, steps: int) -> dict[float, str]:
         """Return the rows' names of a q and K by the setting's values."""
@@ -77,7 +77,7 @@ class Sweep:
                 name,
                 self.settings(kept, steps, value),
                 {},
-                named(f"q = {kept / 100:g}, K = {steps}", self.data),
+                with_data_name(f"q = {kept / 100:g}, K = {steps}", self.data),
                 label=f"{self.over} {value:g}",
             )
             for kept, steps in itertools.product(self.kept, self.steps)
@@ -97,7 +97,7 @@ class Sweep:
             )
 
         text = f"the {_ACCURACIES[key]} is lower with epsilon = 1 than where no agent leaves, for each K"
-        return Claim(text, margin, named(f"q = {kept / 100:g}", self.data), "points")
+        return Claim(text, margin, with_data_name(f"q = {kept / 100:g}", self.data), "points")
 
     def _monotone(self, key: str) -> Claim:
         def margin(number: Numbers) -> float:
@@ -110,7 +110,7 @@ class Sweep:
             return sum(falls) - 0.9 * len(falls)
 
         text = f"the {_ACCURACIES[key]} falls, or stays within a point, in nine of ten steps of epsilon"
-        return Claim(text, margin, named("all q", self.data), "steps", inclusive=True, ours=True)
+        return Claim(text, margin, with_data_name("all q", self.data), "steps", inclusive=True, ours=True)
 
     def _lower(self, key: str) -> Claim:
         return self._with_heterogeneity(f"the {_ACCURACIES[key]} is lower", lambda number, row: -number(row, key))
@@ -129,7 +129,7 @@ class Sweep:
             return min(more - less for less, more in itertools.pairwise(sums)) / len(precisions)
 
         text = f"with more heterogeneity {what}, over all epsilon (K = {steps})"
-        return Claim(text, margin, named("all q", self.data), "points")
+        return Claim(text, margin, with_data_name("all q", self.data), "points")
 
 
 _SETTINGS = {**SETTINGS, "rounds": 300, "evaluate-every": 0}
@@ -172,10 +172,10 @@ def _draw(results: Results, sweeps: Sequence[Sweep]) -> Figure:
     """Draw the accuracies by epsilon: a row for each of figure 3's parts, a column for each q that has runs."""
     groups = results.groups
     shown = [
-        (named(f"q = {kept / 100:g}", sweep.data), sweep, kept, steps)
+        (with_data_name(f"q = {kept / 100:g}", sweep.data), sweep, kept, steps)
         for sweep in sweeps
         for kept in sweep.kept
-        if (steps := [k for k in sweep.steps if named(f"q = {kept / 100:g}, K = {k}", sweep.data) in groups])
+        if (steps := [k for k in sweep.steps if with_data_name(f"q = {kept / 100:g}, K = {k}", sweep.data) in groups])
     ]
     figure, grid = new_panels(3.8 * len(shown) + 1, 9, 3, len(shown), sharex=True, sharey="row")
     for column, (heading, sweep, kept, steps) in zip(grid.T, shown, strict=True):

@@ -85,7 +85,7 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     norms = [squared_gradients(clients, sizes, t, tau, chosen, batch, runs, seed) for t, sizes in at.items()]
     limits = [bound(constants(clients), rounds, tau, chosen, total) for rounds in settings["rounds"]]
     means = [float(each_round.mean()) for each_round in norms]
-    return bounds.held(settings["rounds"], means, limits, least=float(norms[-1].min()))
+    return bounds.comparison(settings["rounds"], means, limits, least=float(norms[-1].min()))
 
 
 def _row(name: str, local_steps: int, chosen: int, first: int = 0) -> Arm:

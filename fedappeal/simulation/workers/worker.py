@@ -124,7 +124,7 @@ class EngineWorker:
         given = job.contexts.plugins.given
         self._cache = Cache(given.task, given.strategy_of)
         self._clients: dict[int, _Clients] = {}
-        self._held: dict[Key, tuple[ArrayRecord, ArrayRecord]] = {}
+        self._models: dict[Key, tuple[ArrayRecord, ArrayRecord]] = {}
         """Models that stay, and the ones that were sent."""
 
     def place(self, clients: Sequence[int]) -> None:
@@ -157,7 +157,7 @@ class EngineWorker:
             forgotten: models that are of no use any more.
         """
         for key in forgotten:
-            self._held.pop(key, None)
+            self._models.pop(key, None)
         for node, changed in changes.items():
             self._clients[node].change(node, changed)
         groups: dict[int, list[tuple[str, Message]]] = {}
@@ -188,7 +188,7 @@ class EngineWorker:
         sent, replaced = model_of(message.content), {}
         for name, record in reply.content.items():
             if isinstance(record, ArrayRecord):
-                self._held[message_id, name] = record, sent
+                self._models[message_id, name] = record, sent
                 replaced[name] = self._described(name, record, sent)
         content = RecordDict({name: ArrayRecord() if name in replaced else r for name, r in reply.content.items()})
         return Answer(message_id, content, (0, ""), replaced, changes)
@@ -209,7 +209,7 @@ class EngineWorker:
         """
         total: WeightedSum | None = None
         for key, weight in parts:
-            model, sent = self._held[key]
+            model, sent = self._models[key]
             total = total or WeightedSum(sent if key[1] == keys.ARRAYS else zeros_like(sent))
             total.add(model, weight)
         return total.differences() if total is not None else {}

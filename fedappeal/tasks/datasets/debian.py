@@ -169,13 +169,13 @@ class Debian(ByPerson):
     class_names = SECTIONS
     people, things = "maintainers", "packages"
 
-    def held(self) -> Mapping[str, tuple[Features, Labels]]:
+    def examples_by_person(self) -> Mapping[str, tuple[Features, Labels]]:
         """Return each maintainer's packages and their sections."""
-        return _held(self.data_dir)
+        return _examples_by_person(self.data_dir)
 
 
 @lru_cache(maxsize=1)
-def _held(data_dir: Path | None) -> Mapping[str, tuple[Features, Labels]]:
+def _examples_by_person(data_dir: Path | None) -> Mapping[str, tuple[Features, Labels]]:
     number = {section: k for k, section in enumerate(SECTIONS)}
     by_maintainer: dict[str, list[Package]] = {}
     for package in read_packages(data_dir):

@@ -100,7 +100,7 @@ class MovieLens(ByPerson):
     class_names = ("less", "four stars or more")
     people, things = "raters", "ratings"
 
-    def held(self) -> Mapping[str, tuple[Features, Labels]]:
+    def examples_by_person(self) -> Mapping[str, tuple[Features, Labels]]:
         """Return each rater's films and whether it liked them."""
         return _ratings()
 
@@ -136,7 +136,7 @@ class Chem97(ByPerson):
     class_names = tuple(f"{points} points" for points in POINTS)
     people, things = "schools", "pupils"
 
-    def held(self) -> Mapping[str, tuple[Features, Labels]]:
+    def examples_by_person(self) -> Mapping[str, tuple[Features, Labels]]:
         """Return each school's pupils and their grades."""
         return _pupils()
 

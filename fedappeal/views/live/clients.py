@@ -74,7 +74,7 @@ class Clients:
 
     def __init__(self) -> None:
         self.nodes: Sequence[Node] | None = None
-        self._known: dict[str, _Client] = {}
+        self._clients: dict[str, _Client] = {}
         self._begun = 0
         self._refused: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
 
@@ -121,7 +121,7 @@ class Clients:
         nodes = self.nodes_by_client()
         taken = {node.node_id for node in nodes.values()}
         rows = [
-            self._row(name, self._known[name], nodes.get(name)) for name in sorted(self._known, key=natural_order)
+            self._row(name, self._clients[name], nodes.get(name)) for name in sorted(self._clients, key=natural_order)
         ]
         refused = {node for node, _ in self._refused}
         for node in self.nodes or ():
@@ -141,13 +141,13 @@ class Clients:
     @property
     def ids(self) -> Iterable[str]:
         """The run's client-ids."""
-        return self._known
+        return self._clients
 
     def nodes_by_client(self) -> dict[str, Node]:
         """Return the SuperLink's nodes by the client-ids that they have in the run."""
         by_node = {str(node.node_id): node for node in self.nodes or ()}
         by_id = {node.client_id: node for node in self.nodes or () if node.status != UNREGISTERED}
-        pairs = ((name, by_node.get(client.node) or by_id.get(name)) for name, client in self._known.items())
+        pairs = ((name, by_node.get(client.node) or by_id.get(name)) for name, client in self._clients.items())
         return {name: node for name, node in pairs if node is not None}
 
     def refused(self) -> list[dict[str, Any]]:
@@ -177,9 +177,9 @@ class Clients:
 
     def _client(self, name: str) -> _Client | None:
         """Return a client by its id; None: there are too many."""
-        if name not in self._known and (not name or len(self._known) >= MOST_TRACKED):
+        if name not in self._clients and (not name or len(self._clients) >= MOST_TRACKED):
             return None
-        return self._known.setdefault(name, _Client())
+        return self._clients.setdefault(name, _Client())
 
 
 def client_names(events: Sequence[Mapping[str, Any]], nodes: Sequence[Node] | None) -> dict[str, str]:

@@ -64,7 +64,7 @@ class View:
         self._problem = ""
         self._next_question = 0.0
         self._starting = threading.Lock()
-        self._told: dict[str, Any] = {}
+        self._shown: dict[str, Any] = {}
 
     @property
     def path(self) -> Path | None:
@@ -83,13 +83,13 @@ class View:
 
     @property
     def _state(self) -> str:
-        run = self._told.get("run")
+        run = self._shown.get("run")
         return str(run["state"]) if run else ""
 
     def everything(self) -> tuple[str, object]:
         """Return the event that says everything that was last read."""
         rounds = self._run.rounds if self._run else []
-        return "all", {**self._told, "rounds": rounds, "states": STATES}
+        return "all", {**self._shown, "rounds": rounds, "states": STATES}
 
     def refresh(self, tell: Tell) -> None:
         """Read what is new, and tell it: sections that changed, and new rounds."""
@@ -98,8 +98,8 @@ class View:
         self._show_chosen()
         fresh, anew = self._run.read() if self._run else ([], False)
         sections = self._sections()
-        changed = {name: value for name, value in sections.items() if self._told.get(name) != value}
-        self._told = sections
+        changed = {name: value for name, value in sections.items() if self._shown.get(name) != value}
+        self._shown = sections
         if state and self._state != state:  # what the SuperLink said before may be over, too
             self._next_question = 0.0
         if anew or self._run is not before:
@@ -131,12 +131,12 @@ class View:
         Args:
             rounds: its new total of rounds; 0: as it is.
         """
-        offered = self._told.get("actions", {})
+        offered = self._shown.get("actions", {})
         if self._run is None or not offered.get("extend" if rounds else "resume"):
             raise NotDone("there is no run here that can be continued from this page")
         with self._one_start():
             done = self._actions.resume(self._run.path, rounds)
-            self._told = {**self._told, "actions": {**offered, "resume": False, "extend": False}}  # no second time
+            self._shown = {**self._shown, "actions": {**offered, "resume": False, "extend": False}}  # no second time
         return done
 
     def start(self, file: str) -> str:

