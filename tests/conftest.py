@@ -5,6 +5,7 @@ import os
 import signal
 from functools import cache
 
+import pytest
 import typer.main
 from hypothesis import settings
 
@@ -21,6 +22,14 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 setattr(os, "fsync", lambda file: None)  # noqa: B010
 # Each call of the command's `main` makes all options of all commands anew, which takes 40 ms.
 typer.main.get_command = cache(typer.main.get_command)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Fork pytest's workers from a process that has imported PyTorch, Flower and fedappeal."""
+    from tests.warm import fork_workers
+
+    fork_workers()
 
 
 def pytest_collection_finish() -> None:

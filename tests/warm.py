@@ -3,14 +3,14 @@
 A fresh process takes 1 to 4 s of processor time for its imports. A forked one has its own arguments, environment,
 working folder, import path, standard files, session and default signals; what imports read from the environment it
 has from the warm process. Tests about start-up, imports, installed scripts, memory, processes left behind, signals
-during the start, or other users start fresh processes instead. All workers of pytest share one warm process.
+during the start, or other users start fresh processes instead. All workers of pytest share one warm process, and are
+forked from it themselves.
 
     python -m tests.warm LISTENER OWNER    be it: listen at an open socket as long as a process lives
 """
 
 import atexit
 import contextlib
-import errno
 import fcntl
 import functools
 import gc
@@ -35,6 +35,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
+from execnet.gateway_base import ThreadExecModel
 
 from fedappeal.flower.processes import QUIET
 from fedappeal.system.process_end import end_with_parent
@@ -48,9 +49,9 @@ _IMPORTED = (
         "fedappeal.cli.commands",
     ),
     *("fedappeal.federation.own_superlink", "fedappeal.simulation.engine", "fedappeal.views.live.page", "server.app"),
-    *("client.app", "client.process.serve", "client.process.fork_server"),
+    *("client.app", "client.process.serve", "client.process.fork_server", "hypothesis", "pandas"),
 )
-"""What programs need. None of it starts a thread or opens a connection when it is imported."""
+"""What programs and tests need. None of it starts a thread or opens a connection when it is imported."""
 _STARTING = (
     *("fedappeal.federation.superlink", "fedappeal.runs.launch.clients", "flwr.superlink.cli.flower_superlink"),
     *("flwr.supernode.start_client_internal", "flwr.supercore.superexec.executor.subprocess_executor"),
@@ -70,6 +71,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
     _connection: socket.socket | None = None
     _status: int | None = None
+    _forks = True
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         options = dict(zip(_EXECUTE, rest, strict=True))
@@ -82,7 +84,7 @@ class WarmPopen(subprocess.Popen[Any]):
             return
         files = [options[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         files = [*(number if file == -1 else file for number, file in enumerate(files)), *options["pass_fds"]]
-        request = {"program": program, "cwd": str(options["cwd"] or os.getcwd()), "env": env}
+        request = {"program": program, "cwd": str(options["cwd"] or os.getcwd()), "env": env, "forks": self._forks}
         self._connection = _ask({**request, "files": options["pass_fds"], "tied": tied}, files)
         self.pid = _int(self._connection.recv(4))
         self._child_created = True
@@ -104,9 +106,25 @@ class WarmPopen(subprocess.Popen[Any]):
         return self.returncode
 
 
-WARM = ModuleType("subprocess")
+class _Worker(WarmPopen):
+    """A worker of pytest, which starts fresh processes unless a test asks for warm ones."""
+
+    _forks = False
+
+
+def _warm(popen: type[WarmPopen]) -> ModuleType:
+    module = ModuleType("subprocess")
+    module.__dict__.update({**vars(subprocess), "Popen": popen})
+    return module
+
+
+WARM = _warm(WarmPopen)
 """The module `subprocess`, but for its programs of Python, which are forked from the warm process."""
-WARM.__dict__.update({**vars(subprocess), "Popen": WarmPopen})
+
+
+def fork_workers() -> None:
+    """Fork the workers of pytest-xdist, which would take 6 s of processor time each for their imports."""
+    setattr(ThreadExecModel, "subprocess", _warm(_Worker))  # noqa: B010
 
 
 def run(command: Sequence[str | Path], **options: Any) -> "subprocess.CompletedProcess[Any]":
@@ -180,7 +198,7 @@ def _program(words: list[str], env: dict[str, str]) -> list[str] | None:
     program = shutil.which(words[0], path=env.get("PATH")) if words else None
     python = Path(sys.executable)
     if program == str(python):
-        return [word for word in words[1:] if not word.startswith("-X")]
+        return [word for word in words[1:] if not word.startswith(("-X", "-u"))]
     if program is None or Path(program).parent != python.parent:
         return None
     with open(program, "rb") as file:
@@ -199,19 +217,13 @@ def _ask(request: dict[str, Any], files: list[int]) -> socket.socket:
 
 @functools.cache
 def _address() -> bytes:
-    """Start the warm process, unless another worker of this pytest has; return its address."""
+    """Start the warm process, unless this process was forked from it; return its address."""
     if name := os.environ.get(_ADDRESS):
         return f"\0{name}".encode()
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    owner = os.getppid() if worker else os.getpid()
+    owner = os.getpid()
     listener, address = socket.socket(socket.AF_UNIX), f"\0fedappeal-tests-{owner}".encode()  # a name without a file
     with listener:
-        try:
-            listener.bind(address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            return address
+        listener.bind(address)
         listener.listen(64)
         subprocess.Popen(
             [sys.executable, "-m", "tests.warm", str(listener.fileno()), str(owner)],
@@ -226,12 +238,8 @@ def _address() -> bytes:
 
 def serve(listener: socket.socket, owner: int) -> None:
     """Fork a process for each request and tell the requester how it ended, until the owner has ended."""
-    for name in _IMPORTED:
+    for name in (*_IMPORTED, *_STARTING):
         importlib.import_module(name)
-    for name in _STARTING:
-        importlib.import_module(name).subprocess = WARM  # type: ignore[attr-defined]
-    importlib.import_module("fedappeal.flower.superlink.superexec").Popen = WarmPopen  # type: ignore[attr-defined]
-    context.SpawnProcess._Popen = staticmethod(WarmSpawn)  # type: ignore[assignment]
     os.environ[_ADDRESS] = listener.getsockname()[1:].decode()
     setattr(os, "fsync", lambda file: None)  # noqa: B010 # as in conftest.py
     gc.collect()
@@ -274,6 +282,13 @@ def serve(listener: socket.socket, owner: int) -> None:
                         connection.sendall(struct.pack("i", end[1]))
 
 
+def _fork_what_it_starts() -> None:
+    for name in _STARTING:
+        importlib.import_module(name).subprocess = WARM  # type: ignore[attr-defined]
+    importlib.import_module("fedappeal.flower.superlink.superexec").Popen = WarmPopen  # type: ignore[attr-defined]
+    context.SpawnProcess._Popen = staticmethod(WarmSpawn)  # type: ignore[assignment]
+
+
 def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     """Be the program of a request, in a process just forked."""
     parent = os.getppid()
@@ -295,6 +310,8 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     address = os.environ[_ADDRESS]
     os.environ.clear()
     os.environ.update(request["env"] | {_ADDRESS: address})
+    if request.get("forks", True):
+        _fork_what_it_starts()
     code = 1
     try:
         _run_python(request["program"])
@@ -343,3 +360,4 @@ def _run_python(words: list[str]) -> None:
 
 if __name__ == "__main__":
     serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    os._exit(0)  # without the lines about leaks that some library's end prints

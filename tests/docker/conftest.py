@@ -4,7 +4,6 @@ import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ RECOVERIES = pytest.StashKey[list[str]]()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip where nobody asked for containers; where somebody did, a missing engine is a failure."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/docker/"):
             item.add_marker(pytest.mark.docker)
             item.add_marker(pytest.mark.timeout(900))  # the first one builds the image
             if not ASKED:
