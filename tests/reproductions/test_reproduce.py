@@ -1,7 +1,6 @@
 """Every experiment in its short form, through the command, as a change has to leave it: `make test-reproduce`."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.studies.plan import make_plan
 from fedappeal.studies.record import planned_arms
+from tests import warm
 
 pytestmark = pytest.mark.reproduce
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.reproduce
 @pytest.mark.parametrize("name", experiment_names())
 def test_the_short_form(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedappeal.cli.main", "reproduce", name, "--quick", "--jobs", "2"]
-    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=280)
+    done = warm.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
 
     experiment = load_experiment(name)
