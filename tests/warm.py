@@ -61,6 +61,8 @@ _TIED = [sys.executable, "-P", "-m", end_with_parent.__module__]
 """What stands before the process id of the process with which a program ends, and the program."""
 _ADDRESS = "FEDAPPEAL_TESTS_WARM"
 """Variable by which a forked program finds the warm process."""
+MARK = "FEDAPPEAL_TEST_MARK"
+"""Variable whose value a forked program shows by an open file too: /proc has the warm process's environment for it."""
 _DEFAULT = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _EXECUTE = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -312,6 +314,8 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     os.environ.update(request["env"] | {_ADDRESS: address})
     if request.get("forks", True):
         _fork_what_it_starts()
+    if mark := os.environ.get(MARK):
+        os.memfd_create(mark)
     code = 1
     try:
         _run_python(request["program"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.warm import WarmPopen
+from tests.warm import MARK, WarmPopen
 from tests.warm import run as warm_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ def each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], No
 
 @dataclass
 class Marked:
-    """Starts commands whose processes, and those they start, carry a mark; a warm process itself does not."""
+    """Starts commands whose processes, and those they start, carry a mark: in their environment, forked ones in a file."""
 
     home: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -37,7 +37,7 @@ class Marked:
     def env(self) -> dict[str, str]:
         return {
             **os.environ,
-            "FEDAPPEAL_TEST_MARK": self.mark,
+            MARK: self.mark,
             "PATH": os.pathsep.join((str(BIN), os.environ["PATH"])),
             "FLWR_HOME": str(self.home),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -70,14 +70,17 @@ class Marked:
         found = []
         for process in psutil.process_iter(["name"]):  # their names stay known when they have ended
             try:
-                if (
-                    process.environ().get("FEDAPPEAL_TEST_MARK") == self.mark
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
+                if self._marks(process) and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
+            except (psutil.Error, OSError):
                 continue
         return found
+
+    def _marks(self, process: psutil.Process) -> bool:
+        files = Path(f"/proc/{process.pid}/fd")
+        return process.environ().get(MARK) == self.mark or any(
+            self.mark in os.readlink(files / number) for number in os.listdir(files)
+        )
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The same apps under Flower's own runtimes: stock SuperNodes, and the simulation runtime."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from tests.docs.pages import write_plugins
 from tests.e2e.conftest import BIN, ROOT, Marked, each
 from tests.federation.conftest import Federation, warm
 from tests.federation.test_remote import server_app, wait_until, waiting
-from tests.warm import warm_superlinks
+from tests.warm import MARK, warm_superlinks
 
 __all__ = ["warm"]
 pytestmark = pytest.mark.e2e
@@ -127,7 +128,7 @@ def test_stock_supernodes_and_long_lived_clients_in_one_run(
     marked: Marked, tmp_path: Path, programs: list[Path]
 ) -> None:
     """A stock SuperNode that speaks HTTP alone needs a SuperLink that does: one of 1.42 cannot join one of 1.39."""
-    environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
+    environment = {MARK: marked.mark}
     http = SUPERNODE_SPEAKS_HTTP
     with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=http) as superlink:
         stock = [BIN, *(programs[1:] if SUPERNODE_SPEAKS_HTTP else [])]
@@ -150,7 +151,12 @@ def flwr_run(marked: Marked, control_address: str, *options: str) -> str:
     (marked.home / "config.toml").write_text(
         f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{control_address}"\ninsecure = true\n'
     )
-    done = marked.run(str(BIN / "flwr"), "run", str(ROOT), "mine", "--stream", *options, warm=True)
+    project = marked.home.with_name("project")  # the command looks at each file of a project, .venv's 90,000 too
+    for name in ("client", "fedappeal", "server", "strategies"):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("LICENSE", "pyproject.toml"):
+        shutil.copy(ROOT / name, project)
+    done = marked.run(str(BIN / "flwr"), "run", str(project), "mine", "--stream", *options, warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -158,7 +164,7 @@ def flwr_run(marked: Marked, control_address: str, *options: str) -> str:
 @pytest.mark.parametrize("programs", PROGRAMS)
 def test_flwr_run_with_all_clients_over_http(marked: Marked, tmp_path: Path, programs: list[Path]) -> None:
     """Stock SuperNodes and clients of either version at the port that serves the Fleet API over HTTP alone."""
-    environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
+    environment = {MARK: marked.mark}
     with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=True) as superlink:
         number = len(programs) + SUPERNODE_SPEAKS_HTTP
         nodes = Nodes(marked, tmp_path, number)
@@ -238,7 +244,7 @@ def test_long_lived_clients_join_a_stock_superlink(
 def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> None:
     """With a strategy of one's own, whose settings the one key `set` carries."""
     folder, code = tmp_path / "run", write_plugins(tmp_path / "code")
-    environment = {"FEDAPPEAL_TEST_MARK": marked.mark, PLUGIN_PATH: str(code)}
+    environment = {MARK: marked.mark, PLUGIN_PATH: str(code)}
     with SuperLink(tmp_path / "superlink", ("--insecure", "--simulation"), environment=environment) as superlink:
         said = flwr_run(
             marked,

@@ -14,7 +14,7 @@ from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors, write_safetensors
 from tests.e2e.conftest import BIN, Marked, each
 from tests.e2e.test_flower_runtimes import free_port
-from tests.warm import warm_superlinks
+from tests.warm import MARK, warm_superlinks
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +54,7 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
     initial = tmp_path / "initial.safetensors"
     arrays = {"layer.weight": np.zeros((2, 3), np.float32), "layer.bias": np.ones(2, np.float32)}
     write_safetensors(initial, arrays, {})
-    environment, http = {"FEDAPPEAL_TEST_MARK": marked.mark}, SUPERNODE_SPEAKS_HTTP
+    environment, http = {MARK: marked.mark}, SUPERNODE_SPEAKS_HTTP
     with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=http) as superlink:
         env = {"PYTHONPATH": f"{marked.env['PYTHONPATH']}:{package.parent}"}
         nodes = [

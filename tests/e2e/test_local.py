@@ -72,21 +72,23 @@ def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path, tr
 
 def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: Marked, tmp_path: Path) -> None:
     # A model without rectifiers, at whose kinks the order in which replies are added up can change a step.
-    given = "--model logistic --clients 5 --clients-per-round 3 --mandatory-rounds 6 --local-steps 20"
+    given = "--model logistic --clients 4 --clients-per-round 2 --mandatory-rounds 6 --local-steps 20"
     options = [*given.split(), "--seed", "3"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    done = marked.run(FEDAPPEAL, "local", *options, "--rounds", "12", "--out", str(whole), warm=True)
+    done = marked.run(FEDAPPEAL, "local", *options, "--rounds", "11", "--out", str(whole), warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
-    marked.start(FEDAPPEAL, "local", *options, "--rounds", "10", "--out", str(killed), log=tmp_path / "killed.log")
+    short = ("--rounds", "10", "--out", str(killed))
+    marked.start(FEDAPPEAL, "local", *options, *short, log=tmp_path / "killed.log", warm=True)
     wait_for_rounds(killed, 6)
+    assert len(marked.alive()) == 8, "the command, its SuperLink, executor and ServerApp, clients and their parent"
     end_all(marked)
     assert 6 <= len(Record(killed).history) < 10
-    done = marked.run(FEDAPPEAL, "resume", str(killed), "--rounds", "12", warm=True)
+    done = marked.run(FEDAPPEAL, "resume", str(killed), "--rounds", "11", warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
     assert Record(killed).decisions == Record(whole).decisions
-    assert [r["round"] for r in Record(killed).history] == list(range(1, 13))
+    assert [r["round"] for r in Record(killed).history] == list(range(1, 12))
     ours, _ = read_safetensors(killed / "model.safetensors")
     theirs, _ = read_safetensors(whole / "model.safetensors")
     for name in theirs:
@@ -94,13 +96,13 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
 
     shown = [line.split()[1] for line in done.stdout.splitlines() if line[:1] in ("●", "○", "·")]
     after = int(re.findall("continued after round ([0-9]+)", done.stdout)[0])
-    assert [int(number.rstrip("*")) for number in shown] == list(range(after + 1, 13)), "only rounds that exist"
+    assert [int(number.rstrip("*")) for number in shown] == list(range(after + 1, 12)), "only rounds that exist"
     began = [e["round"] for e in Record(killed).events if e["event"] == "round"]
-    assert began == list(range(1, 13))
-    assert [line["round"] for line in Record(killed).measurements] == list(range(1, 13))
+    assert began == list(range(1, 12))
+    assert [line["round"] for line in Record(killed).measurements] == list(range(1, 12))
     assert not (killed / "requirements.jsonl").exists(), "a deployed server does not know any requirement"
     record = Record(killed).config
-    assert (record["settings"]["rounds"], record["settings"]["schedule-rounds"]) == (12, 10)
+    assert (record["settings"]["rounds"], record["settings"]["schedule-rounds"]) == (11, 10)
     assert record["runtime"] == {"kind": "local", "data-dir": "", "device": "auto", "transport": "grpc"}
 
 
@@ -109,9 +111,9 @@ def test_a_killed_serverapp_ends_the_command_with_the_command_that_continues(mar
     code.mkdir()
     (code / "mine.py").write_text('from strategies import FedAvg\n\n\nclass Mine(FedAvg):\n    """FedAvg."""\n')
     options = ("--strategy", "mine:Mine", "--clients", "2", "--rounds", "100000", "--out", str(folder))
-    run = marked.start(FEDAPPEAL, "local", *options, log=log, cwd=code)
+    run = marked.start(FEDAPPEAL, "local", *options, log=log, cwd=code, warm=True)
     wait_for_rounds(folder, 2)
-    [server_app] = [process for process in marked.alive() if "superlink.serverapp" in " ".join(process.cmdline())]
+    [server_app] = [process for process in marked.alive() if process.name() == "serverapp"]
     server_app.kill()
     killed = time.monotonic()
     assert run.wait(30) == 1, "the promise is 10 s"
@@ -129,7 +131,8 @@ def test_a_killed_serverapp_ends_the_command_with_the_command_that_continues(mar
 @pytest.mark.parametrize("after", ["start", "round 1"])
 def test_ctrl_c_ends_every_process_and_leaves_a_readable_folder(marked: Marked, tmp_path: Path, after: str) -> None:
     folder = tmp_path / "run"
-    run = marked.start(FEDAPPEAL, "local", "--clients", "2", "--out", str(folder), log=tmp_path / "log")
+    options = ("--clients", "2", "--out", str(folder))
+    run = marked.start(FEDAPPEAL, "local", *options, log=tmp_path / "log", warm=after != "start")
     if after == "start":
         deadline = time.monotonic() + 60
         while not (folder / "config.json").exists():

@@ -12,7 +12,7 @@ from fedappeal.federation.superlink import SuperLink
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.e2e.conftest import BIN, Marked
-from tests.warm import warm_superlinks
+from tests.warm import MARK, warm_superlinks
 
 pytestmark = pytest.mark.e2e
 
@@ -71,7 +71,7 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
         "wrong.npz": (),
         "wrong.csv": ("--client-id", "anna", *table),
     }
-    environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
+    environment = {MARK: marked.mark}
     with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment) as superlink:
         ours = {
             name: marked.start(

@@ -64,7 +64,9 @@ def clients(federation: Federation) -> list[Client]:
 
 
 @pytest.fixture
-def reader(federation: Federation) -> Iterator[Reader]:
+def reader(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    # A question over TLS takes so long that the page asks each 15 s, for which the run would go on.
+    monkeypatch.setattr("fedappeal.views.live.view.ASKED_WITHIN", 0.5)
     ca = str(federation.certs / "ca.crt")
     remote = RemoteSuperLink(federation.superlink.control_address, read_root_certificates(ca))
     with live_page(View(SubmittedRun(remote, ca), None, remote), PagePlace(0)) as page:

@@ -162,9 +162,9 @@ def test_interrupting_the_wait_leaves_the_run_and_says_how_to_stop_it(
     folder, log = federation.folder / "runs" / "long", federation.folder / "long.log"
     submit = waiting(federation, log, "--rounds", "500", "--out", str(folder))
     wait_until(lambda: Record(folder).history, 120)
+    number = run_id(log)  # which the command may say after the first round only
     submit.send_signal(signal.SIGTERM)
     assert submit.wait(20) == 130
-    number = run_id(log)
     assert f"run {number} continues; to stop it: fedappeal federation stop {number} --superlink" in log.read_text()
     rounds = len(Record(folder).history)
     wait_until(lambda: len(Record(folder).history) > rounds)
