@@ -62,7 +62,7 @@ _TIED = [sys.executable, "-P", "-m", end_with_parent.__module__]
 _ADDRESS = "FEDAPPEAL_TESTS_WARM"
 """Variable by which a forked program finds the warm process."""
 MARK = "FEDAPPEAL_TEST_MARK"
-"""Variable whose value a forked program shows by an open file too: /proc has the warm process's environment for it."""
+"""Variable whose value names an open file, too: /proc shows the warm process's environment for a forked program."""
 _DEFAULT = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _EXECUTE = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -147,9 +147,10 @@ def run(command: Sequence[str | Path], **options: Any) -> "subprocess.CompletedP
 
 @contextlib.contextmanager
 def warm_superlinks() -> Iterator[None]:
-    """Fork SuperLinks, which are started in this block, from the warm process."""
+    """Fork SuperLinks, and the clients of local runs, that are started in this block from the warm process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{_STARTING[0]}.subprocess", WARM)
+        for name in _STARTING[:2]:
+            patch.setattr(f"{name}.subprocess", WARM)
         yield
 
 

@@ -28,7 +28,7 @@ def each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], No
 
 @dataclass
 class Marked:
-    """Starts commands whose processes, and those they start, carry a mark: in their environment, forked ones in a file."""
+    """Starts commands whose processes, and those they start, carry a mark: in the environment, or a file."""
 
     home: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)

@@ -17,13 +17,15 @@ from fedappeal.studies.harness import LOCK, carry_out
 from fedappeal.studies.plan import RESULT, Plan, make_plan, skipped_lines, slug
 from fedappeal.studies.record import planned_arms
 from tests.studies.small import FEDERATED, VALUE, computed
+from tests.warm import warm_spawn
 
 MACHINE = Machine(at_once=2, threads=1)
 
 
 def carry(plan: Plan, redo: bool = False, machine: Machine = MACHINE) -> tuple[Results, dict[str, str], str]:
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    results, failed = carry_out(plan, machine, console, redo)
+    with warm_spawn():
+        results, failed = carry_out(plan, machine, console, redo)
     return results, failed, console.export_text()
 
 

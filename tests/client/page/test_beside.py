@@ -1,4 +1,4 @@
-"""The volunteer's page in a process of its own, in a real browser: each button, wide and narrow."""
+"""The volunteer's page in a process of its own, in a real browser: each button, first wide, then narrow."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.system.locks import only_process
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard
-from tests.views.live.browser import chromium, needs_chromium, new_page, picture
+from tests.views.live.browser import chromium, fits, narrow, needs_chromium, new_page
 
 __all__ = ["chromium"]
 
@@ -71,10 +71,10 @@ def remember(folder: Path) -> None:
 
 @contextmanager
 def visiting(
-    chromium: Any, folder: Path, capfd: pytest.CaptureFixture[str], limits: str = "", **how: Any
+    chromium: Any, folder: Path, capfd: pytest.CaptureFixture[str], limits: str
 ) -> Iterator[tuple[Any, Any, str]]:
     """Serve the page of a client that runs, and open it; yields page, visit and address."""
-    with only_process(folder), page_beside(folder, 0, limits), new_page(chromium, **how) as visited:
+    with only_process(folder), page_beside(folder, 0, limits), new_page(chromium) as visited:
         said = ""
         while "your page" not in said:
             said += capfd.readouterr().out
@@ -93,20 +93,18 @@ def confirm(page: Any, name: str) -> str:
 
 
 @needs_chromium
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
 def test_an_owner_reads_what_it_gets_and_uses_each_button(
-    chromium: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], width: int, dark: bool
+    chromium: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     remember(tmp_path)
-    with visiting(chromium, tmp_path, capfd, "max-seconds=5", width=width, dark=dark) as (page, visited, url):
+    with visiting(chromium, tmp_path, capfd, "max-seconds=5") as (page, visited, url):
         page.get_by_text("accuracy on your test data: shared 91.7 %, mine alone 65.0 %").wait_for()
         page.get_by_text("waits for the next message of maxfl on digits").wait_for()
         assert page.get_by_role("img").get_attribute("aria-label").endswith("now 91.7 %, alone 65.0 %")
         assert page.locator("#decisions tr").count() == 20
         assert "held-out loss 0.0834, required below 0.2000: met; policy appeal" in page.text_content("#decisions")
         assert "goodwill: 4 of 20 rounds spent" in page.text_content("#measure")
-        picture(page, f"volunteer-{width}-{'dark' if dark else 'light'}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        fits(page, "volunteer", 1400)
         assert page.locator(".bad:visible").count() == 0, "nothing is red that is no fault"
         assert "fedappeal client" not in page.text_content("body")
         assert page.locator("main img").count() == 0, "texts of others are texts"
@@ -123,6 +121,7 @@ def test_an_owner_reads_what_it_gets_and_uses_each_button(
             page.get_by_role("link", name="Take the shared model").click()
         assert Path(download.value.path()).read_bytes() == (tmp_path / "preferred-first.safetensors").read_bytes()
 
+        narrow(page, "volunteer")
         assert page.get_by_role("button", name=re.compile("^Leave")).count() == 1, "one run can still ask"
         assert "trains for it no more; 10 rounds" in confirm(page, "Leave maxfl on digits")
         page.get_by_text("left for good, as its owner said", exact=True).wait_for()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["chromium", "needs_chromium", "new_page", "picture"]
+__all__ = ["chromium", "fits", "narrow", "needs_chromium", "new_page", "picture"]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 SCREENSHOTS = os.environ.get("FEDAPPEAL_SCREENSHOTS")
@@ -67,3 +67,16 @@ def picture(page: "object", name: str) -> None:
     """Keep a picture of a whole page, where pictures are wanted."""
     if SCREENSHOTS:
         page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)
+
+
+def fits(page: Any, name: str, width: int) -> None:
+    """Check that a page is no wider than it is shown, and keep a picture of it."""
+    picture(page, f"{name}-{width}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def narrow(page: Any, name: str) -> None:
+    """Go on as on a phone in the dark, where the page fits, too."""
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.emulate_media(color_scheme="dark")
+    fits(page, name, 400)

@@ -1,4 +1,4 @@
-"""Every button of the operator's page in a real browser, wide and narrow, and what the SuperLink is asked."""
+"""Every button of the operator's page in a real browser, first wide, then narrow, and what the SuperLink is asked."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
 from fedappeal.web.serving import PagePlace
 from tests.views.comparison.recorded import a_run
-from tests.views.live.browser import chromium, needs_chromium, new_page, picture
+from tests.views.live.browser import chromium, fits, narrow, needs_chromium, new_page
 from tests.views.live.test_view import SUPERLINK, SuperLinkOfTests, a_listed_run
 from tests.views.live.test_view import superlink as superlink
 
@@ -35,14 +35,8 @@ class Commands(SubmittedRun):
         return str(100 + len(self.commands))
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
 def test_an_operator_uses_each_button(
-    chromium: Any,
-    tmp_path: Path,
-    superlink: SuperLinkOfTests,
-    monkeypatch: pytest.MonkeyPatch,
-    width: int,
-    dark: bool,
+    chromium: Any, tmp_path: Path, superlink: SuperLinkOfTests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (a_run(tmp_path / name, ROUNDS, rounds=5 * n) for n, name in ((1, "first"), (2, "second")))
     for path in (first, second):
@@ -62,7 +56,7 @@ def test_an_operator_uses_each_button(
     asked = Commands(SUPERLINK, "", tmp_path)
     running = RunFolder.open(second).alone()
     running.__enter__()
-    with live_page(View(asked, None, SUPERLINK), PagePlace(0)) as served, new_page(chromium, dark, width) as visited:
+    with live_page(View(asked, None, SUPERLINK), PagePlace(0)) as served, new_page(chromium) as visited:
         page: Any = visited.page
         page.goto(served.url)
 
@@ -75,8 +69,7 @@ def test_an_operator_uses_each_button(
             page.locator("#said", has_text=text).wait_for()
 
         page.locator("#status:text-is('running: round 6 of 10')").wait_for()
-        picture(page, f"operator-{width}-{'dark' if dark else 'light'}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        fits(page, "operator", 1400)
         assert page.locator("#control button:visible").all_inner_texts() == ["Stop the run", "Start a run"]
         with page.expect_popup() as report:
             page.get_by_role("link", name=f"Report of run {FIRST}").click()
@@ -97,6 +90,7 @@ def test_an_operator_uses_each_button(
         page.locator("#status:text-is('running: round 6 of 10')").wait_for()
         assert not page.get_by_role("button", name="Show the latest run").is_visible()
 
+        narrow(page, "operator")
         press(f"Stop run {SECOND}", confirmed=False)
         press(f"Stop run {SECOND}", confirmed=True)
         said(f"run {SECOND} was stopped")

@@ -32,6 +32,7 @@ from strategies.rounds.exchange.exchange import NO_ANSWER
 from tests.views.comparison.recorded import a_run
 from tests.views.live.test_view import SUPERLINK, SuperLinkOfTests, a_listed_run
 from tests.views.live.test_view import superlink as superlink
+from tests.warm import warm_superlinks
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra metrics is not installed")
 exposition = pytest.importorskip("prometheus_client.exposition", reason="the extra metrics is not installed")
@@ -246,11 +247,12 @@ def test_a_local_federation_counts_its_connected_clients(tmp_path: Path, monkeyp
         "local-steps": 2,
         "requirement": "fixed",
     }
-    start_local(
-        settings | {"out": str(tmp_path / "run")},
-        LocalProcesses(device="cpu"),
-        onlookers=CommandOnlookers(metrics=port),
-    )
+    with warm_superlinks():
+        start_local(
+            settings | {"out": str(tmp_path / "run")},
+            LocalProcesses(device="cpu"),
+            onlookers=CommandOnlookers(metrics=port),
+        )
     assert found == [2, 1]
 
 

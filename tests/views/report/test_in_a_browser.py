@@ -2,9 +2,11 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
@@ -32,56 +34,93 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture
-def one(tmp_path: Path) -> Path:
-    """The folder of a run with long and hostile names."""
+WORDS = ("joined", "sat-out", "left", "absent", "failed", "refused", "surplus")
+Scheme = Literal["light", "dark"]
+LOOKS: list[tuple[int, Scheme]] = [(PHONE, "light"), (SCREEN, "dark")]
+
+
+def a_run_of_strangers(folder: Path) -> Path:
+    """Write a run with long and hostile names, and with a client of each decision; return its folder."""
     lines = [{"accuracy": 0.5, "gm_appeal": 0.5, "loss": 1.0, "failed": 1, "failures": {LONG: HOSTILE}}] * 3
-    path = a_run(tmp_path / "one", lines, strategy="maxfl")  # type: ignore[arg-type]
-    folder = RunFolder.open(path)
-    folder.append(PARTICIPATION, *(packed(n, {LONG: "joined", HOSTILE: "left", "bert": "failed"}) for n in (1, 2, 3)))
+    path = a_run(folder, lines, strategy="maxfl")  # type: ignore[arg-type]
+    run = RunFolder.open(path)
+    run.append(PARTICIPATION, *(packed(n, {LONG: "joined", HOSTILE: "left", "bert": "failed"}) for n in (1, 2, 3)))
+    run.append(PARTICIPATION, packed(4, {f"c{n}": word for n, word in enumerate(WORDS)}))
     measured = {"round": 3, "client-ids": [LONG, HOSTILE], "loss": [0.2, 0.9], "accuracy": [0.9, 0.6]}
-    folder.append(MEASUREMENTS, {**measured, "appealed": [1, 0]})
+    run.append(MEASUREMENTS, {**measured, "appealed": [1, 0]})
     return path
 
 
 @pytest.fixture
-def several(tmp_path: Path) -> Path:
-    """The folder of a sweep of two strategies."""
-    return a_sweep(tmp_path / "sweep", {"fedavg": [0.1, 0.2, 0.3], "maxfl": [0.3, 0.5, 0.7]})
+def one(tmp_path: Path) -> Path:
+    return a_run_of_strangers(tmp_path / "one")
 
 
-@pytest.fixture
-def opened(browser: Browser) -> Iterator[Callable[..., tuple[Page, list[str]]]]:
-    """Open a page and scroll through it; return it, and what it asked for and complained of."""
-    contexts = []
-
-    def open_page(file: Path, width: int = SCREEN, **look: Any) -> tuple[Page, list[str]]:
-        context = browser.new_context(viewport={"width": width, "height": 900}, **look)
-        contexts.append(context)
-        page, seen = context.new_page(), list[str]()
-        page.on("request", lambda request: seen.append(request.url.partition(":")[0]))
-        page.on("console", lambda message: seen.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
-        page.goto(file.as_uri())
-        page.wait_for_selector("html[data-drawn]", state="attached")
-        for chart in page.locator(".chart").all():
-            chart.scroll_into_view_if_needed()
-            chart.locator(".main-svg").first.wait_for()
-        return page, seen
-
-    yield open_page
-    for context in contexts:
-        context.close()
+@contextmanager
+def opened(
+    browser: Browser, file: Path, width: int = SCREEN, scheme: str = "light"
+) -> Iterator[tuple[Page, list[str]]]:
+    """Open a page and scroll through it; it, and what it asked for and complained of."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page, seen = context.new_page(), list[str]()
+    page.on("request", lambda request: seen.append(request.url.partition(":")[0]))
+    page.on("console", lambda message: seen.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: seen.append(f"error: {error}"))
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    for chart in page.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        chart.locator(".main-svg").first.wait_for()
+    yield page, seen
+    context.close()
 
 
-@pytest.mark.parametrize("single_file", [False, True])
-def test_all_charts_are_drawn(one: Path, single_file: bool, opened: Callable[..., tuple[Page, list[str]]]) -> None:
-    file = write_report([one], ReportOptions(single_file=single_file))
-    page, seen = opened(file)
+@dataclass
+class Opened:
+    """A report that tests share, opened once."""
+
+    page: Page
+    seen: list[str]
+    file: Path
+    width: int
+    scheme: str
+
+
+@pytest.fixture(scope="module", params=LOOKS)
+def report_of_one(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Opened]:
+    file = write_report([a_run_of_strangers(tmp_path_factory.mktemp("report") / "one")])
+    with opened(browser, file, *request.param) as (page, seen):
+        yield Opened(page, seen, file, *request.param)
+
+
+@pytest.fixture(scope="module", params=LOOKS)
+def report_of_several(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Opened]:
+    """The report of a sweep of two strategies."""
+    results = {"fedavg": [0.1, 0.2, 0.3], "maxfl": [0.3, 0.5, 0.7]}
+    file = write_report([a_sweep(tmp_path_factory.mktemp("report") / "sweep", results)])
+    with opened(browser, file, *request.param) as (page, seen):
+        yield Opened(page, seen, file, *request.param)
+
+
+def check_charts(page: Page, seen: list[str], file: Path, files: int) -> None:
     assert page.locator(".chart.js-plotly-plot .main-svg:first-child").count() == 8
     assert file.read_text().count('id="chart-') == 8
     assert set(seen) <= {"file", "blob", "data"}
-    assert seen.count("file") == (1 if single_file else 2)
+    assert seen.count("file") == files
+
+
+def test_all_charts_are_drawn(report_of_one: Opened) -> None:
+    check_charts(report_of_one.page, report_of_one.seen, report_of_one.file, 2)
+
+
+def test_all_charts_of_a_single_file_are_drawn(one: Path, browser: Browser) -> None:
+    file = write_report([one], ReportOptions(single_file=True))
+    with opened(browser, file) as (page, seen):
+        check_charts(page, seen, file, 1)
 
 
 DRAWN = "document.querySelectorAll('.chart .main-svg:first-child').length"
@@ -128,14 +167,17 @@ def test_its_text_is_painted_before_plotlys_script_runs(one: Path, single_file: 
         assert 0 < painted < page.evaluate("scriptRan")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [PHONE, SCREEN])
-@pytest.mark.parametrize("kind", ["one", "several"])
-def test_it_fits_and_stays_on_this_machine(
-    kind: str, width: int, scheme: str, opened: Callable[..., tuple[Page, list[str]]], request: pytest.FixtureRequest
-) -> None:
-    page, seen = opened(write_report([request.getfixturevalue(kind)]), width, color_scheme=scheme)
-    assert set(seen) <= {"file", "blob", "data"}
+def test_a_report_of_one_fits_and_stays_on_this_machine(report_of_one: Opened) -> None:
+    check_that_it_fits(report_of_one)
+
+
+def test_a_report_of_several_fits_and_stays_on_this_machine(report_of_several: Opened) -> None:
+    check_that_it_fits(report_of_several)
+
+
+def check_that_it_fits(report: Opened) -> None:
+    page, width = report.page, report.width
+    assert set(report.seen) <= {"file", "blob", "data"}
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for box in [chart.bounding_box() for chart in page.locator(".chart .main-svg").all()]:
         assert box is not None
@@ -146,13 +188,14 @@ def test_it_fits_and_stays_on_this_machine(
     assert all(len(text) > 20 for text in texts)
     assert page.locator("figcaption").all_inner_texts() == texts
     ink, ground = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor"))
-    assert (brightness(ink) > brightness(ground)) == (scheme == "dark")
+    assert (brightness(ink) > brightness(ground)) == (report.scheme == "dark")
     letters = page.evaluate("getComputedStyle(document.querySelector('.chart .xtick text')).fill")
     assert letters == ink
 
 
-def test_paper_is_white_and_charts_fit_it(one: Path, opened: Callable[..., tuple[Page, list[str]]]) -> None:
-    page, _ = opened(write_report([one]), color_scheme="dark")
+@pytest.mark.parametrize("report_of_one", LOOKS[1:], indirect=True)
+def test_paper_is_white_and_charts_fit_it(report_of_one: Opened) -> None:
+    page = report_of_one.page
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) == 255 * 3
     assert brightness(page.evaluate("getComputedStyle(document.querySelector('.chart .xtick text')).fill")) == 0
@@ -160,6 +203,7 @@ def test_paper_is_white_and_charts_fit_it(one: Path, opened: Callable[..., tuple
     widths = [box["width"] for chart in page.locator(".chart .main-svg").all() if (box := chart.bounding_box())]
     assert 0 < max(widths) <= sheet
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert_names_above_the_map(report_of_one)
     assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 200
 
 
@@ -183,14 +227,14 @@ def brightness(colour: str) -> int:
     return sum(int(number) for number in re.findall(r"\d+", colour)[:3])
 
 
-@pytest.mark.parametrize("width", [PHONE, SCREEN])
-def test_each_colour_of_the_heat_map_has_its_whole_name_above_the_map(
-    width: int, one: Path, opened: Callable[..., tuple[Page, list[str]]]
-) -> None:
-    words = ("joined", "sat-out", "left", "absent", "failed", "refused", "surplus")
-    RunFolder.open(one).append(PARTICIPATION, packed(4, {f"c{n}": word for n, word in enumerate(words)}))
-    page, _ = opened(write_report([one]), width)
-    chart = page.locator("figure", has=page.get_by_role("heading", name="Who joined when")).locator(".chart")
+def test_each_colour_of_the_heat_map_has_its_whole_name_above_the_map(report_of_one: Opened) -> None:
+    assert_names_above_the_map(report_of_one)
+
+
+def assert_names_above_the_map(report_of_one: Opened) -> None:
+    figures = report_of_one.page.locator("figure")
+    name = report_of_one.page.get_by_role("heading", name="Who joined when")
+    chart = figures.filter(has=name).locator(".chart")
     around, cells = chart.bounding_box(), chart.locator(".heatmaplayer image").bounding_box()
     boxes = [name.bounding_box() for name in chart.locator(".legendtext").all()]
     title = chart.locator(".xtitle").bounding_box()
@@ -199,7 +243,7 @@ def test_each_colour_of_the_heat_map_has_its_whole_name_above_the_map(
     assert title is not None
     assert title["y"] >= cells["y"] + cells["height"]
     assert cells["height"] > 80
-    assert len(boxes) == len(words)
+    assert len(boxes) == len(WORDS)
     for place, box in enumerate(boxes):
         assert box is not None
         assert around["x"] <= box["x"]
@@ -216,12 +260,10 @@ def overlap(one: FloatRect, other: FloatRect) -> bool:
 
 
 @pytest.mark.parametrize(("width", "named"), [(PHONE, 0), (SCREEN, 30)])
-def test_names_that_would_lie_on_each_other_are_left_out(
-    width: int, named: int, one: Path, opened: Callable[..., tuple[Page, list[str]]]
-) -> None:
+def test_names_that_would_lie_on_each_other_are_left_out(width: int, named: int, one: Path, browser: Browser) -> None:
     clients = [f"client-{n:02d}" for n in range(30)]
     measured = {"round": 3, "client-ids": clients, "loss": [0.5] * 30, "accuracy": [0.5] * 30, "appealed": [1] * 30}
     RunFolder.open(one).append(MEASUREMENTS, measured)
-    page, _ = opened(write_report([one]), width)
-    chart = page.locator("figure", has=page.get_by_role("heading", name="Clients and what they require"))
-    assert chart.locator(".xtick text").count() == named
+    with opened(browser, write_report([one]), width) as (page, _):
+        chart = page.locator("figure", has=page.get_by_role("heading", name="Clients and what they require"))
+        assert chart.locator(".xtick text").count() == named

@@ -16,6 +16,7 @@ from fedappeal.runs.launch.superlink import LocalProcesses, Submission
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.tracking.tracker import TRACKERS, chosen_trackers
 from tests.views.tracking.recorder import Kept
+from tests.warm import warm_superlinks
 
 OWN = '''
 from fedappeal.views.tracking.tracker import Tracker
@@ -122,6 +123,7 @@ def test_a_tracker_of_ones_own_by_name_in_python_and_on_the_command_line(tmp_pat
 @pytest.mark.e2e
 def test_a_local_federation_is_tracked_alike(tmp_path: Path, own_tracker: str) -> None:
     settings = {"model": "logistic", "clients": 2, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
-    path = start_local(settings | {"out": "run"}, LocalProcesses(device="cpu"), onlookers=followed(own_tracker))
+    with warm_superlinks():
+        path = start_local(settings | {"out": "run"}, LocalProcesses(device="cpu"), onlookers=followed(own_tracker))
     losses = [f"{line['round']} {line['loss']:.6f}" for line in Record(path).history]
     assert diary(path) == [*losses, "finished"]

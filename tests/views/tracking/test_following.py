@@ -24,6 +24,7 @@ from fedappeal.views.tracking import following
 from fedappeal.views.tracking.following import Following, numbers, record_of, tracked, tracked_run
 from fedappeal.views.tracking.tracker import TrackedRun
 from tests.views.tracking.recorder import Hanging, Kept, Raising
+from tests.warm import warm_spawn
 
 QUICK: dict[str, Any] = {
     **{"model": "logistic", "clients": 3, "rounds": 4, "local_steps": 2, "requirement": "fixed", "quiet": True},
@@ -245,7 +246,7 @@ def test_the_runs_of_a_sweep_are_tracked_each_by_itself(tmp_path: Path) -> None:
     settings = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
     plans = swept_plans(settings, ["seed=0,1,2"], str(tmp_path / "sweep"))
     (plans[2].path / "participation.jsonl").mkdir(parents=True)  # it cannot be written: that run fails
-    with pytest.raises(SystemExit):
+    with warm_spawn(), pytest.raises(SystemExit):
         start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers({"kept": Kept}))
     assert sorted(begun.name for (begun,) in Kept.of("begin")) == ["seed-0", "seed-1", "seed-2"]  # type: ignore[attr-defined]
     assert sorted(rounds_told()) == [1, 1, 2, 2]  # type: ignore[type-var]
