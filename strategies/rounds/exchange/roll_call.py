@@ -66,7 +66,8 @@ class Calls:
     """By node: how often, and until when it is not called."""
 
     def expire(self, now: float) -> None:
-        """Give up the calls whose time is over: those nodes are called again."""
+        """Give up the calls whose time is over: those nodes are called again. Forget pauses that are long over."""
+        self._failed = {node: pause for node, pause in self._failed.items() if now < pause[1] + LONGEST_PAUSE}
         for message_id, call in list(self.pending.items()):
             if now >= call.until:
                 del self.pending[message_id]
@@ -132,6 +133,8 @@ MOST_REASONS = 20
 """Refusals that an error quotes."""
 MOST_TOLD = 50
 """Refusals that the hooks are told of each."""
+MOST_GONE = 1000
+"""Refused nodes that have gone away, whose reasons are remembered."""
 
 
 class RollCallError(RuntimeError):
@@ -177,7 +180,7 @@ class RollCall:
         """
         grid, now, calls = self.channel.grid, self.channel.clock(), self._calls
         nodes = self._connected.now()
-        if nodes is self._settled and not (calls.pending or self.refused):
+        if nodes is self._settled and not calls.pending:
             return False
         calls.expire(now)
         online = {node.node_id: node.activated for node in nodes}
@@ -186,7 +189,10 @@ class RollCall:
             self._warned = True  # once: the run has a node whose key no operator registered
             self.hooks.on_open_federation()
         # A node that was refused and went away may come back mended (another version, other data): called again then.
-        calls.again(self.refused.keys() - online.keys())
+        gone = [node for node in self.refused if node not in online]
+        calls.again(gone)
+        for node in gone[:-MOST_GONE]:
+            del self.refused[node]
         # A client that has left and connects anew may have changed its mind: its answer says so.
         if left := {member.node_id for member in map(self.members.of_client, self.members.left) if member}:
             calls.again((left & calls.renewed(online)) - {call.node.node_id for call in calls.pending.values()})
@@ -232,11 +238,8 @@ class RollCall:
                     if self._enrol(call, message, owners, online):
                         self._calls.succeeded(node)
                         continue
-                except DataRefused as error:
-                    self.refused[node] = str(error)
-                    self.hooks.on_data_refused(node, error.client_id, error.problem)
                 except Refused as error:
-                    self._refuse(node, str(error))
+                    self._refuse(node, error)
                 self._calls.failed(node, self.channel.clock())
 
     def _enrol(self, call: Call, message: Message, owners: Owners, online: Container[int]) -> bool:
@@ -258,7 +261,7 @@ class RollCall:
         if before is not None and before.node_id != node.node_id and before.node_id in online:
             # A client that was killed and came back; or two with the same key, or of a simulation with the same id.
             reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
-            self._refuse(before.node_id, reason)
+            self._refuse(before.node_id, Refused(reason))
         self.refused.pop(node.node_id, None)
         self.channel.absent.discard(member.client_id)
         if not member.left or before is None or before.node_id != member.node_id:
@@ -287,14 +290,19 @@ class RollCall:
         except Exception as error:  # what a client wrote can make anything raise: it concerns that client alone
             raise Refused(f"its answer cannot be read ({type(error).__name__})") from error
 
-    def _refuse(self, node: int, reason: str) -> None:
+    def _refuse(self, node: int, refusal: Refused) -> None:
         """Take note of a node that is not enrolled; of very many, the hooks are told of ever fewer."""
-        self.refused[node] = f"node {node}: {reason}"
+        # A client whose data do not fit is named; of any other the node is all that is known.
+        self.refused[node] = str(refusal) if isinstance(refusal, DataRefused) else f"node {node}: {refusal}"
         self._refusals = count = self._refusals + 1
-        if count <= MOST_TOLD:
-            self.hooks.on_refused(node, reason)
-        elif count & (count - 1) == 0:
-            self.hooks.on_refused(node, f"{reason} (refusal {count} of this run; few are told from {MOST_TOLD} on)")
+        if count > MOST_TOLD:
+            if count & (count - 1) == 0:
+                told = f"{refusal} (refusal {count} of this run; few are told from {MOST_TOLD} on)"
+                self.hooks.on_refused(node, told)
+        elif isinstance(refusal, DataRefused):
+            self.hooks.on_data_refused(node, refusal.client_id, refusal.problem)
+        else:
+            self.hooks.on_refused(node, str(refusal))
 
     def _check_place(self, member: Member, node: ConnectedNode) -> None:
         """Refuse one client too many, and a node that is another client of the run already."""

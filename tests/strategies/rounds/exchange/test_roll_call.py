@@ -5,9 +5,13 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import DataProblem
-from strategies import FedAvg
+from strategies import FedAvg, Hooks
 from strategies.rounds.exchange.replies import read_roll_call
-from strategies.rounds.exchange.roll_call import RollCallError
+from strategies.rounds.exchange import roll_call
+from strategies.rounds.exchange.exchange import Channel
+from strategies.rounds.exchange.members import Members
+from strategies.rounds.exchange.roll_call import MOST_TOLD, RollCall, RollCallError
+from strategies.rounds.shared import SharedSettings
 from strategies.rounds.sums.weighted_sum import Refused
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run
 
@@ -81,6 +85,35 @@ def test_a_category_that_is_not_known_is_not_repeated_at_length() -> None:
     run(FedAvg(), grid, 1, watch)
     allowed = "unreadable, columns, shape, values, labels, too-few, not-taken"
     assert watch.refused == {11: f"data-refused = '{'x' * 40}' is not allowed: {allowed}"}
+
+
+@pytest.mark.parametrize("refusal", [{"data_refused": "labels"}, {"refuses": "no"}])
+def test_of_very_many_refusals_few_are_told(refusal: dict[str, str]) -> None:
+    strangers = {100 + k: Volunteer(f"stranger-{k}", **refusal) for k in range(2 * MOST_TOLD)}  # type: ignore[arg-type]
+    _, watch = run(FedAvg(), MemoryGrid({10: Volunteer("a"), **strangers}), 1)
+    assert len(watch.refused) == MOST_TOLD + 1
+    assert watch.refused[100 + 63].endswith(f"(refusal 64 of this run; few are told from {MOST_TOLD} on)")
+
+
+def test_nodes_that_are_refused_and_go_away_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roll_call, "MOST_GONE", 5)
+    grid = MemoryGrid({9: Volunteer("a", refuses="not yet")})
+    channel = Channel(grid, clock=grid.clock, sleep=grid.clock.sleep)
+    calls = RollCall(channel, Members(), model(0), ConfigRecord(), Hooks(), SharedSettings())
+    for node in range(10, 40):
+        grid.nodes[node] = Volunteer("b", refuses="no")
+        calls.update()
+        calls.update()
+        del grid.nodes[node]
+    calls.update()
+    assert list(calls.refused) == [9, 35, 36, 37, 38, 39], "one is here still, and the latest of those that went"
+    grid.nodes[11], grid.nodes[39] = Volunteer("b"), Volunteer("c")
+    grid.clock.sleep(200.0)
+    calls.update()
+    assert not calls._calls._failed, "a pause that is long over is forgotten"
+    calls.update()
+    assert list(calls.refused) == [9, 35, 36, 37, 38], "both were called again"
+    assert {member.client_id for member in calls.members.online()} == {"b", "c"}
 
 
 def test_misfits_do_not_keep_others_from_coming() -> None:
