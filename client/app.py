@@ -8,7 +8,6 @@ import logging
 import sys
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -19,7 +18,7 @@ from client.learner import Adaptation
 from client.limits.privacy import Protection, protected
 from client.participant import ADAPTATION, ModelOutlook, Participant
 from client.participation.byzantine import attacks, false_claims, falsify, falsify_enrolment
-from client.roster import Participants
+from client.roster import Participants, node_of
 from client.state.activity import note_judged
 from client.state.own_key import proof_of
 from client.state.preferred import record_name
@@ -134,7 +133,7 @@ class _Answers:
         try:
             participant = self._participants.of(context, message)
         except OwnDataRefused as error:
-            folder = str(context.node_config.get("state-dir", ""))
+            folder = node_of(context.node_config).state_folder
             proof = proof_of(config, error.client_id, folder, context.state)
             info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
@@ -155,7 +154,7 @@ class _Answers:
         arrays, _ = self._model(message, participant)
         run_key = str(config.get(keys.RUN_KEY, ""))
         participant.begin_run(run_key, participant.complete(arrays, run_key))
-        client_id, folder = participant.client_id, participant.node.state_dir
+        client_id, folder = participant.client_id, participant.node.state_folder
         info = participant.equipment.introduction.copy()
         info.update(
             {
@@ -221,8 +220,8 @@ class _Answers:
         if participant.store.durable:  # for its owner to see; a simulator's clients have none
             goodwill, policy = participant.goodwill(run_key), participant.policy.name
             note_judged(context.state, judged, requirement, by, goodwill, policy)
-            if rule is not None and participant.node.state_dir:
-                note_training(Path(participant.node.state_dir).expanduser())
+            if rule is not None and participant.node.state_folder:
+                note_training(participant.node.state_folder)
         if rule is None or training is None:
             return _reply(message, metrics)
         measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, instructions, judged)

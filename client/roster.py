@@ -4,7 +4,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 from flwr.app import Context, Message
@@ -41,7 +40,7 @@ def _node_settings(values: tuple[tuple[str, Scalar], ...]) -> NodeSettings:
     return NodeSettings.parse(dict(values))
 
 
-def _node_of(values: Mapping[str, Scalar]) -> NodeSettings:
+def node_of(values: Mapping[str, Scalar]) -> NodeSettings:
     """Return an owner's settings; those of clients that differ in their partition-id alone are checked once."""
     place = values.get("partition-id", -1)
     if type(place) is not int or place < 0 or values.get("data"):
@@ -96,7 +95,7 @@ class Participants:
         latest = self._nodes.get(context.node_id)
         if latest and latest.run_config is context.run_config and latest.node_config is context.node_config:
             return self._with_store_of(latest.participant, context)
-        config, node = self._run_of(context), _node_of(context.node_config)
+        config, node = self._run_of(context), node_of(context.node_config)
         if self._data:
             participant = self._simulated(config, node, context, self._data)
             self._nodes[context.node_id] = _Node(context.run_config, context.node_config, participant)
@@ -151,7 +150,7 @@ class Participants:
             return None
         place = (node.state_dir, node.limits)
         if place not in self._guards:
-            self._guards[place] = Guard(Path(node.state_dir) if node.state_dir else None, node.limits)
+            self._guards[place] = Guard(node.state_folder, node.limits)
         return self._guards[place]
 
     def kept(self) -> list[Participant]:
@@ -165,4 +164,4 @@ class Participants:
 
 
 def _store(node: NodeSettings, context: Context) -> Store:
-    return DiskStore(Path(node.state_dir)) if node.state_dir else ContextStore(context.state)
+    return DiskStore(node.state_folder) if node.state_folder else ContextStore(context.state)

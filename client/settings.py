@@ -4,6 +4,7 @@
 the simulation runtime and the long-lived process all give a client the same settings.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -31,12 +32,13 @@ NumberOrNone = Annotated[int, Field(ge=-1)]
 """A number from 0; -1: none."""
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
 ClientId = Annotated[str, AfterValidator(_client_id)]
+LocalPath = Annotated[str, AfterValidator(os.path.expanduser)]
 
 
 class NodeSettings(Settings):
     """Settings of one client that its owner decides."""
 
-    data: str = setting(
+    data: LocalPath = setting(
         "",
         "your own data: a table (.csv, .parquet), an .npz with x and y, a folder of images, one folder a class, or a "
         "function of yours, package.module:load",
@@ -71,9 +73,9 @@ class NodeSettings(Settings):
         variable=True,
     )
     """With neither limits nor a state folder there are none."""
-    state_dir: str = setting("", "folder of this client's durable state")
+    state_dir: LocalPath = setting("", "folder of this client's durable state")
     """Empty: in memory."""
-    data_dir: str = setting("", "folder with the data sets (torchvision's layout)")
+    data_dir: LocalPath = setting("", "folder with the data sets (torchvision's layout)")
     device: Device = setting("auto", "auto, cpu, cuda, cuda:N", variable=True)
     client_id: ClientId = setting(
         "", "remain this client after a new key; empty: the key's fingerprint, or the state's"
@@ -135,6 +137,11 @@ class NodeSettings(Settings):
         return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"
 
     @property
+    def state_folder(self) -> Path | None:
+        """The folder of the client's durable state; None: it is in memory."""
+        return Path(self.state_dir) if self.state_dir else None
+
+    @property
     def columns(self) -> Columns:
         """The owner's choice of a table's columns."""
         return Columns.parse(self.features, self.label)
@@ -186,9 +193,9 @@ class Connection(Settings):
     transport: Literal["auto", "grpc", "http"] = setting(
         "auto", "protocol of the Fleet API; auto: gRPC if the SuperLink speaks it, else HTTP"
     )
-    root_certificates: str = setting("", "CA certificate (PEM) of the SuperLink")
+    root_certificates: LocalPath = setting("", "CA certificate (PEM) of the SuperLink")
     """Empty: the system's."""
-    key: str = setting("", "private key of this node (OpenSSH, NIST curve)")
+    key: LocalPath = setting("", "private key of this node (OpenSSH, NIST curve)")
     insecure: bool = setting(False, "plaintext; for loopback and tests")
 
     @model_validator(mode="after")
@@ -199,7 +206,7 @@ class Connection(Settings):
         for name, value in (("root-certificates", self.root_certificates), ("key", self.key)):
             if value and self.insecure:
                 raise ValueError(f"{name} = '{value}' is not allowed together with insecure")
-            if value and not Path(value).expanduser().is_file():
+            if value and not Path(value).is_file():
                 raise ValueError(f"{name} = '{value}' is not allowed: no such file")
         return self
 

@@ -125,7 +125,7 @@ class Identity:
             return cls(ec.generate_private_key(ec.SECP256R1()), made_here=True)
         wanted = "it must hold an ECDSA key without a passphrase (`fedappeal key` makes one)"
         try:
-            data = Path(connection.key).expanduser().read_bytes()
+            data = Path(connection.key).read_bytes()
             key = serialization.load_ssh_private_key(data, None)
         except (ValueError, TypeError, OSError, UnsupportedAlgorithm) as error:
             raise ValueError(f"key = '{connection.key}' is not allowed: {wanted}; {error}") from None

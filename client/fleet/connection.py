@@ -142,7 +142,7 @@ class FleetConnection:
             connection.superlink,
             identity.key,
             insecure=connection.insecure,
-            root_certificates=Path(file).expanduser().read_bytes() if file else None,
+            root_certificates=Path(file).read_bytes() if file else None,
         )
         try:
             with clock_measured(self._fleet):

@@ -73,7 +73,7 @@ def _in_plaintext(raw: socket.socket, address: str) -> str:
 def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
     address, ca = connection.superlink, connection.root_certificates
     try:
-        context = trusting(Path(ca).expanduser().read_bytes() if ca else None)
+        context = trusting(Path(ca).read_bytes() if ca else None)
     except (ssl.SSLError, ValueError):
         raise NotConnected(f"root-certificates = '{ca}' holds no certificate in PEM format") from None
     except OSError as error:

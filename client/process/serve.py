@@ -138,7 +138,7 @@ def run_client(
             node = node.model_copy(update={"allow": ""})
         if not identity.made_here and not node.client_id:
             node = node.model_copy(update={"client_id": identity.client_id})
-        folder = Path(node.state_dir).expanduser() if node.state_dir else None
+        folder = node.state_folder
         with only_process(folder) if folder else nullcontext(), GracefulShutdown() as shutdown:
             if folder:
                 tidy(folder)
@@ -169,7 +169,7 @@ class _Client:
 
     def __post_init__(self) -> None:
         self._states: dict[int, RecordDict] = {}
-        folder = Path(self.node.state_dir).expanduser() if self.node.state_dir else None
+        folder = self.node.state_folder
         self._store = DiskStore(folder) if folder else None
         if self._store and self.node.client_id:
             # For its owner to see, and to remain this client after a new key.

@@ -69,7 +69,9 @@ def note_connection(state: RecordDict, fingerprint: str, lasting: bool) -> None:
     state[_CONNECTION] = ConfigRecord({"key": fingerprint, "lasting": int(lasting)})
 
 
-def proof_of(config: Mapping[str, object], client_id: str, folder: str, state: RecordDict) -> dict[str, str | bytes]:
+def proof_of(
+    config: Mapping[str, object], client_id: str, folder: Path | None, state: RecordDict
+) -> dict[str, str | bytes]:
     """Return the proof that a roll-call reply carries; empty: it carries none.
 
     What is signed names the key of the connection, so that no server can pass the proof on to another one. A process
@@ -78,7 +80,7 @@ def proof_of(config: Mapping[str, object], client_id: str, folder: str, state: R
     Args:
         config: of the roll call.
         client_id: what the client is called.
-        folder: its state folder; empty: it has none, and its connection's key is all that it has.
+        folder: its state folder; None: it has none, and its connection's key is all that it has.
         state: of its context.
 
     Raises:
@@ -93,7 +95,7 @@ def proof_of(config: Mapping[str, object], client_id: str, folder: str, state: R
         raise ValueError(f"{keys.NONCE} is not allowed: 32 hex digits")
     if not isinstance(run_key, str) or not keys.is_run_key(run_key):
         raise ValueError(f"{keys.RUN_KEY} is not allowed: up to 64 letters, digits, '-', '_' and '.'")
-    key = own_key(Path(folder))
+    key = own_key(folder)
     stated = proof.statement(nonce, run_key, str(connection["key"]), client_id)
     return {
         keys.PUBLIC_KEY: proof.public_pem(key.public_key()).decode(),

@@ -1,10 +1,13 @@
 """Which participants a process keeps, and what they share."""
 
+from pathlib import Path
+
+import pytest
 from flwr.app import Context, RecordDict
 
 from client.data.cache import pick_device
 from client.roster import KEPT, KEPT_WITH_OWN_DATA, Participants
-from client.state.store import ContextStore
+from client.state.store import ContextStore, DiskStore
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.pool import Pool
 from fedappeal.tasks import load_task
@@ -49,6 +52,18 @@ def test_participants_with_loaded_data_are_let_go() -> None:
         participants.of(context(k))
     assert len(participants.kept()) == KEPT > KEPT_WITH_OWN_DATA
     assert participants.kept()[0].node.partition_id == CLIENTS - KEPT
+
+
+def test_a_tilde_stands_for_the_owners_home_in_every_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    one = context(0)
+    one.node_config |= {"state-dir": "~/state"}
+    participant = Participants().of(one)
+    assert isinstance(participant.store, DiskStore)
+    assert participant.store.folder == tmp_path / "state"
+    assert participant.guard is not None
+    assert [folder.name for folder in tmp_path.iterdir()] == ["state"]
 
 
 class Counting(MaxFL):

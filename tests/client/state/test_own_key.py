@@ -65,7 +65,7 @@ def test_the_key_of_the_connection_is_named_and_never_the_node_id(tmp_path: Path
     own = proof.fingerprint(proof.public_pem(own_key(tmp_path).public_key()))
     state = RecordDict()
     note_connection(state, "f" * 64, lasting=False)
-    said = proof_of(CALL, "alice", str(tmp_path), state)
+    said = proof_of(CALL, "alice", tmp_path, state)
     assert signer(said, "f" * 64) == own
     with pytest.raises(ValueError, match="does not fit"):
         signer(said, "7")
@@ -74,12 +74,12 @@ def test_the_key_of_the_connection_is_named_and_never_the_node_id(tmp_path: Path
 def test_nothing_is_signed_where_nothing_is_to_be_proven(tmp_path: Path) -> None:
     registered = RecordDict()
     note_connection(registered, "f" * 64, lasting=True)
-    assert proof_of(CALL, "alice", str(tmp_path), registered) == {}
-    assert proof_of(CALL, "alice", str(tmp_path), RecordDict()) == {}, "a stock SuperNode's app knows no connection"
+    assert proof_of(CALL, "alice", tmp_path, registered) == {}
+    assert proof_of(CALL, "alice", tmp_path, RecordDict()) == {}, "a stock SuperNode's app knows no connection"
     passing = RecordDict()
     note_connection(passing, "f" * 64, lasting=False)
-    assert proof_of(CALL, "alice", "", passing) == {}
-    assert proof_of({keys.RUN_KEY: "run"}, "alice", str(tmp_path), passing) == {}
+    assert proof_of(CALL, "alice", None, passing) == {}
+    assert proof_of({keys.RUN_KEY: "run"}, "alice", tmp_path, passing) == {}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,7 +97,7 @@ def test_a_server_gets_no_signature_of_a_text_of_its_own(tmp_path: Path, call: d
     state = RecordDict()
     note_connection(state, "f" * 64, lasting=False)
     with pytest.raises(ValueError, match="is not allowed"):
-        proof_of(call, "alice", str(tmp_path), state)
+        proof_of(call, "alice", tmp_path, state)
 
 
 def test_a_client_proves_who_it_is_after_a_restart_under_another_node_id(tmp_path: Path) -> None:

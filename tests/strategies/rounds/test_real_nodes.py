@@ -253,7 +253,7 @@ class Stock:
         if reply is not None and message.metadata.message_type == "query":
             asked = message.content.config_records[keys.CONFIG]
             info = reply.content.config_records[keys.INFO]
-            info.update(proof_of(asked, "alice", str(self.folder), RecordDict()))
+            info.update(proof_of(asked, "alice", self.folder, RecordDict()))
             reply.content[keys.INFO] = info
         return reply
 

@@ -6,10 +6,10 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import DataProblem
 from strategies import FedAvg, Hooks
-from strategies.rounds.exchange.replies import read_roll_call
 from strategies.rounds.exchange import roll_call
 from strategies.rounds.exchange.exchange import Channel
 from strategies.rounds.exchange.members import Members
+from strategies.rounds.exchange.replies import read_roll_call
 from strategies.rounds.exchange.roll_call import MOST_TOLD, RollCall, RollCallError
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.sums.weighted_sum import Refused
