@@ -19,7 +19,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from flwr.app import Message
@@ -55,6 +55,8 @@ _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
 _MOST_OBJECTS = 10_000
+KEPT_RUNS = 4
+"""Runs whose settings are kept; those of a run asked for longest ago are pulled again."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
 
 
@@ -111,6 +113,8 @@ class FleetConnection:
     Attributes:
         node_id: the node.
         traffic: what its messages, replies and bundles take.
+        run_settings: returns a run's settings, of the latest runs as they were pulled once; errors as of
+            `_pull_settings`.
     """
 
     def __init__(
@@ -152,7 +156,7 @@ class FleetConnection:
             raise
         self._largest, self._made_here = largest, identity.made_here
         self._cache = ObjectCache()
-        self._runs: dict[int, RunSettings] = {}
+        self.run_settings = lru_cache(maxsize=KEPT_RUNS)(self._pull_settings)
         self._unconfirmed: deque[tuple[float, int, str]] = deque()
         self._half: Announcement | None = None
         self._forgotten = False
@@ -190,7 +194,7 @@ class FleetConnection:
     def _pull_whole(self, message: Announcement) -> Message:
         about, largest = message.about.metadata, self._largest()
         until = about.created_at + about.ttl
-        size, self._half = 0, message
+        size = 0
         try:
             if until <= CLOCK.now():
                 raise MessageDropped(
@@ -250,24 +254,22 @@ class FleetConnection:
             self._fleet.push_objects(self.node_id, message.metadata.run_id, upload)
         self.traffic.move(sum(map(len, upload.objects.values())), began)
 
-    def run_settings(self, run_id: int) -> RunSettings:
-        """Return the settings and the version of a run's bundle; asked for once per run.
+    def _pull_settings(self, run_id: int) -> RunSettings:
+        """Return the settings and the version of a run's bundle.
 
         Raises:
             MessageDropped: if the run has ended, or its bundle cannot be read.
             NotConnected: as in `receive`.
         """
-        if run_id not in self._runs:
-            with clock_measured(self._fleet):
-                run = self._fleet.get_run(self.node_id, run_id)
-                began = self.traffic.clock()
-                content = self._fleet.get_fab(self.node_id, run_id, run.fab_hash)
-            self.traffic.move(len(content), began)
-            try:
-                self._runs[run_id] = bundle.read(content, run.overrides)
-            except ValueError as error:
-                raise MessageDropped(f"the bundle of run {run_id} cannot be read: {error}") from None
-        return self._runs[run_id]
+        with clock_measured(self._fleet):
+            run = self._fleet.get_run(self.node_id, run_id)
+            began = self.traffic.clock()
+            content = self._fleet.get_fab(self.node_id, run_id, run.fab_hash)
+        self.traffic.move(len(content), began)
+        try:
+            return bundle.read(content, run.overrides)
+        except ValueError as error:
+            raise MessageDropped(f"the bundle of run {run_id} cannot be read: {error}") from None
 
     def end_of(self, run_id: int) -> str | None:
         """Return how a run has ended, as `RunEnded` has it; None: it has not, or the SuperLink says nothing."""

@@ -15,7 +15,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from client.fleet.activation import Identity
-from client.fleet.connection import FleetConnection
+from client.fleet.connection import KEPT_RUNS, FleetConnection
 from client.settings import Connection
 from client.state.store import DiskStore
 from fedappeal import __version__
@@ -213,6 +213,23 @@ def test_settings_of_a_run_come_from_its_bundle_with_overrides(run: Any, fleet: 
     assert fleet.run_settings(run.run_id) is settings
     with pytest.raises(MessageDropped):
         fleet.run_settings(12345)
+
+
+def test_settings_of_the_latest_runs_alone_are_kept(
+    run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fleet.node_id in run.nodes(), "it has begun"
+    get_run, get_fab, asked = fleet._fleet.get_run, fleet._fleet.get_fab, list[int]()
+
+    def run_of(node: int, number: int) -> Any:
+        asked.append(number)
+        return get_run(node, run.run_id)
+
+    monkeypatch.setattr(fleet._fleet, "get_run", run_of)
+    monkeypatch.setattr(fleet._fleet, "get_fab", lambda node, number, fab: get_fab(node, run.run_id, fab))
+    for number in (*range(KEPT_RUNS + 1), KEPT_RUNS, 0):
+        assert fleet.run_settings(number).config["lr"] == 0.5
+    assert asked == [*range(KEPT_RUNS + 1), 0]
 
 
 def test_a_run_is_submitted_followed_and_stopped(superlink: Any) -> None:
