@@ -33,6 +33,7 @@ from fedappeal.protocol.packing import Arrays, content_hash, model_of
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.rounds import MOST_ROUNDS
 from fedappeal.system import versions
+from fedappeal.system.latest import Latest
 
 log = logging.getLogger("fedappeal.client")
 
@@ -75,10 +76,8 @@ class _Answers:
 
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
-        self._latest: tuple[ArrayRecord, str, Arrays, str] | None = None
-        """The latest message's model, its layout, its arrays and their hash: many clients get the same."""
-        self._training: tuple[Mapping[str, Any], Mapping[str, Any], LocalTrainingSettings] | None = None
-        """The latest message's config and the run's, and the local training that they ask for."""
+        self._unpacked = Latest(lambda record, layout: (layout.unpack(record), content_hash(record)))
+        self._training_settings = Latest(LocalTrainingSettings.of)
 
     def __reduce__(self) -> str:
         """Pickle as the process's own app: Flower's simulation sends it with each message.
@@ -104,31 +103,19 @@ class _Answers:
                 f"(task {participant.config.task}, model {participant.config.model})"
             )
         try:
-            record = model_of(message.content)
-            latest = self._latest
-            if latest is None or latest[0] is not record or latest[1] != expected:
-                latest = record, expected, participant.layout.unpack(record), content_hash(record)
-                self._latest = latest
+            arrays, model = self._unpacked(model_of(message.content), participant.layout)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        _, _, arrays, model = latest
         if participant.guard is not None:
             participant.guard.check_question(message, model)
         return arrays, model
 
-    def _training_settings(self, config: Mapping[str, Any], run: Mapping[str, Any]) -> LocalTrainingSettings:
-        """Return a message's settings of local training: of the same message to many clients they are read once."""
-        latest = self._training
-        if latest is None or latest[0] is not config or latest[1] is not run:
-            latest = self._training = config, run, LocalTrainingSettings.of(config, run)
-        return latest[2]
-
     def roll_call(self, message: Message, context: Context) -> Message:
         """Tell the client's id and role, and make its requirement ready."""
         config = _config(message)
-        if (theirs := int(config.get(keys.PROTOCOL_VERSION, keys.PROTOCOL))) != keys.PROTOCOL:
+        if (spoken := int(config.get(keys.PROTOCOL_VERSION, keys.PROTOCOL))) != keys.PROTOCOL:
             raise ConfigError(
-                f"this client speaks protocol {keys.PROTOCOL} (fedappeal {versions.FEDAPPEAL}), the run {theirs}"
+                f"this client speaks protocol {keys.PROTOCOL} (fedappeal {versions.FEDAPPEAL}), the run {spoken}"
             )
         try:
             participant = self._participants.of(context, message)
@@ -188,12 +175,12 @@ class _Answers:
         arrays = participant.complete(shared, run_key, server_round)
         requirement = participant.requirement(run_key)
         evaluation = judged = UNMEASURED
-        by = participant.judged_split
+        judged_split = participant.judged_split
         if attacking or participant.policy.needs_loss or algorithm.reports:
             judge = partial(participant.judge, arrays, model, server_round=server_round)
             steps, use = algorithm.tuning_steps(), participant.use_of(algorithm)
             evaluation = judge(keys.TRAIN_SPLIT, steps)
-            judged = judge(by, steps, use)
+            judged = judge(judged_split, steps, use)
         priority, decision = participant.priority(algorithm.granted(instructions)), Decision.JOINED
         if not attacking:
             mandatory = bool(config.get(keys.MANDATORY, 0))
@@ -219,7 +206,7 @@ class _Answers:
             participant.pay(run_key)
         if participant.store.durable:  # for its owner to see; a simulator's clients have none
             goodwill, policy = participant.goodwill(run_key), participant.policy.name
-            note_judged(context.state, judged, requirement, by, goodwill, policy)
+            note_judged(context.state, judged, requirement, judged_split, goodwill, policy)
             if rule is not None and participant.node.state_folder:
                 note_training(participant.node.state_folder)
         if rule is None or training is None:
@@ -265,11 +252,11 @@ class _Answers:
             keys.APPEALED: int(appealed),
             **measured.others,
         }
-        asked = participant.config
-        tells_train_loss = asked.report_train_loss and participant.discloses.loss
-        if participant.node.answer_train_split and (asked.evaluate_train or tells_train_loss):
+        run = participant.config
+        tells_train_loss = run.report_train_loss and participant.discloses.loss
+        if participant.node.answer_train_split and (run.evaluate_train or tells_train_loss):
             judged = judge(participant.judged_split, tuning_steps, use)
-            metrics[keys.APPEALED_HELD_OUT if asked.holds_out else keys.APPEALED_TRAIN] = int(requirement.met(judged))
+            metrics[keys.APPEALED_HELD_OUT if run.holds_out else keys.APPEALED_TRAIN] = int(requirement.met(judged))
             if tells_train_loss:
                 metrics[keys.TRAIN_LOSS] = judge(keys.TRAIN_SPLIT, tuning_steps).loss
         adapted = None
@@ -291,8 +278,8 @@ class _Answers:
         if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
             which = participant.keep_preferred(arrays, requirement, on_test, run_key, server_round, use)
             file = f"{participant.node.state_dir}/{record_name(run_key)}.safetensors"
-            where = f", kept in {file}" if participant.node.state_dir else ""
-            log.info("the run is over: this client prefers the %s model%s", which, where)
+            place = f", kept in {file}" if participant.node.state_dir else ""
+            log.info("the run is over: this client prefers the %s model%s", which, place)
         return _reply(message, participant.discloses.of_evaluation(metrics))
 
 

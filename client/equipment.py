@@ -27,6 +27,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
 from fedappeal.system import versions
+from fedappeal.system.latest import Latest
 from fedappeal.tasks.examples import ClientData
 
 _LOSSES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS})
@@ -198,6 +199,7 @@ class Equipment:
         fingerprint: the task's.
         allowed: the packages whose code may run.
         introduction: what each client's answer to the roll call says.
+        packed: returns what travels of a model, packed, and its content hash.
     """
 
     def __init__(self, config: RunConfig, node: NodeSettings, cache: Cache) -> None:
@@ -226,23 +228,19 @@ class Equipment:
         self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
         self.fingerprint = self.task.fingerprint
         self._run_settings, self.allowed = config, node.allowed
-        says = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint, keys.VERSION: versions.FEDAPPEAL}
-        self.introduction = ConfigRecord({**says, keys.PROTOCOL_VERSION: keys.PROTOCOL})
+        facts = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint, keys.VERSION: versions.FEDAPPEAL}
+        self.introduction = ConfigRecord({**facts, keys.PROTOCOL_VERSION: keys.PROTOCOL})
         kind = self._requirement_kind
         self._requirement_key = lru_cache(maxsize=1)(
             lambda data, initial, client: requirement_key(
                 kind, config, self.fingerprint, data, self.layout.hash, initial, client
             )
         )
-        self._latest: tuple[Arrays, ArrayRecord, str] | None = None
+        self.packed = Latest(self._packed)
 
-    def packed(self, arrays: Arrays) -> tuple[ArrayRecord, str]:
-        """Return what travels of a model, packed, and its content hash; of the latest model they are remembered."""
-        latest = self._latest
-        if latest is None or latest[0] is not arrays:
-            record = self.layout.pack({name: arrays[name] for name in self.layout.names})
-            latest = self._latest = arrays, record, content_hash(record)
-        return latest[1:]
+    def _packed(self, arrays: Arrays) -> tuple[ArrayRecord, str]:
+        record = self.layout.pack({name: arrays[name] for name in self.layout.names})
+        return record, content_hash(record)
 
     @cached_property
     def run_rule(self) -> LocalRule:

@@ -281,21 +281,21 @@ class Learner:
 class LocalWarmUp:
     """A `fedappeal.core.requirement.WarmUp` on one client's data, from w_0."""
 
-    def __init__(self, participant: Learner, initial: Arrays) -> None:
-        self._participant = participant
+    def __init__(self, client: Learner, initial: Arrays) -> None:
+        self._client = client
         self._initial = initial
+
+    def _training(self, steps: int, learning_rate: float) -> LocalTrainingSettings:
+        settings = {"learning-rate": learning_rate, "local-steps": steps}
+        return LocalTrainingSettings.of(settings, self._client.config.as_config())
 
     def train(self, steps: int, learning_rate: float) -> Arrays:
         """See `WarmUp`."""
-        asked = {"learning-rate": learning_rate, "local-steps": steps}
-        training = LocalTrainingSettings.of(asked, self._participant.config.as_config())
-        return self._participant.trained(self._initial, SGD(), training, 0, "warm-up")
+        return self._client.trained(self._initial, SGD(), self._training(steps, learning_rate), 0, "warm-up")
 
     def path(self, steps: int, learning_rate: float) -> Iterator[Arrays]:
         """See `WarmUp`."""
-        client, arrays = self._participant, self._initial
-        asked = {"learning-rate": learning_rate, "local-steps": steps}
-        training = LocalTrainingSettings.of(asked, client.config.as_config())
+        client, arrays, training = self._client, self._initial, self._training(steps, learning_rate)
         if client.guard is not None:  # the limit is on the whole training
             client.guard.check_training(SGD(), training, client.data.counts[0])
         drawn = Minibatches(
@@ -309,17 +309,17 @@ class LocalWarmUp:
 
     def train_loss(self, arrays: Arrays) -> float:
         """See `WarmUp`."""
-        return self._participant.measured(arrays, keys.TRAIN_SPLIT, purpose="requirement").loss
+        return self._client.measured(arrays, keys.TRAIN_SPLIT, purpose="requirement").loss
 
     @property
     def holds_out(self) -> bool:
         """See `WarmUp`."""
-        return self._participant.judged_split == keys.HELD_OUT_SPLIT
+        return self._client.judged_split == keys.HELD_OUT_SPLIT
 
     def judged_loss(self, arrays: Arrays) -> float:
         """See `WarmUp`."""
-        return self._participant.measured(arrays, self._participant.judged_split, purpose="requirement").loss
+        return self._client.measured(arrays, self._client.judged_split, purpose="requirement").loss
 
     def test_score(self, arrays: Arrays) -> float:
         """See `WarmUp`."""
-        return self._participant.measured(arrays, keys.TEST_SPLIT).score
+        return self._client.measured(arrays, keys.TEST_SPLIT).score

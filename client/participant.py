@@ -155,17 +155,18 @@ class Participant(Learner):
         if (latest := (model, server_round if self.config.loss_mode == "training" else 0)) != self.judged[:2]:
             self.judged = JudgedModel(*latest, {})
         precision = precision or self.precision
-        how = () if precision == FLOAT32 else (precision,)
-        key = " ".join(map(str, (split, *how, *(() if adaptation is None else (adaptation,)))))
+        precision_key = () if precision == FLOAT32 else (precision,)
+        key = " ".join(map(str, (split, *precision_key, *(() if adaptation is None else (adaptation,)))))
         if key not in (evaluations := self.judged.evaluations):
             shared = "" if self.parts.personal else model
             splits = {split: key}
             if adaptation is not None:
                 arrays, shared = self.adapted(arrays, adaptation), ""
                 if adaptation.purpose == ADAPTATION:  # what is asked next of the same model; it is trained once
-                    splits |= {also: key.replace(split, also, 1) for also in (keys.TEST_SPLIT, self.judged_split)}
-            for also, name in splits.items():
-                evaluations[name] = self.measured(arrays, also, shared, server_round, precision=precision)
+                    further = keys.TEST_SPLIT, self.judged_split
+                    splits |= {name: key.replace(split, name, 1) for name in further}
+            for name, stored_key in splits.items():
+                evaluations[stored_key] = self.measured(arrays, name, shared, server_round, precision=precision)
         return evaluations[key]
 
     def priority(self, granted: bool | None = None) -> bool:
@@ -200,14 +201,14 @@ class Participant(Learner):
             advantage=requirement.advantage(judged),
         )
         decision = self.decision(situation, requirement)
-        asked = mandatory and not met and self.policy.mandatory  # no other policy joins for being asked to
-        self._owes = (server_round, model) if asked and goodwill > 0 and decision is Decision.JOINED else None
+        on_request = mandatory and not met and self.policy.mandatory  # no other policy joins for being asked to
+        self._owes = (server_round, model) if on_request and goodwill > 0 and decision is Decision.JOINED else None
         if self.policy.needs_history:
             ahead = situation.outlook if self.policy.looks_ahead else None
             held_out = ahead.held_out().loss if ahead is not None else math.nan
             wishes = self.policy.wishes(situation)
-            now = Past(server_round, decision, situation.loss, held_out, wishes, situation.mandatory)
-            memory.keep_past((*past, now))
+            this_round = Past(server_round, decision, situation.loss, held_out, wishes, situation.mandatory)
+            memory.keep_past((*past, this_round))
         return decision
 
     def pay(self, run_key: str) -> None:

@@ -121,14 +121,12 @@ def requirement_key(
         kind: the kind, with its settings.
         config: the run's settings.
         task: the task's fingerprint.
-        data: fingerprint of the client's own data; it does not matter to a number.
+        data: fingerprint of the client's own data; empty of a number, to which it does not matter.
         layout: hash of the model's layout.
         initial: hash of the initial model w_0.
         client: the client-id, on which the warm-up's minibatches depend.
     """
     training: Mapping[str, object] = {}
-    if is_a_number(kind):
-        data = ""
     if kind.trains:
         general = ("batch-size", "momentum", "weight-decay", "seed", "loss-mode")
         settings = config.as_config()

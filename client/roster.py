@@ -17,6 +17,7 @@ from client.state.store import ContextStore, DiskStore
 from client.training.requests import Arithmetic
 from fedappeal.core.local_rule import Store
 from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.system.latest import Latest
 from fedappeal.tasks.examples import ClientData
 
 log = logging.getLogger("fedappeal.client")
@@ -82,8 +83,7 @@ class Participants:
         self._guards: dict[tuple[str, str], Guard] = {}
         self._nodes: dict[int, _Node] = {}
         self._said = False
-        self._latest: tuple[Mapping[str, Scalar], RunConfig] | None = None
-        self._shared: tuple[RunConfig, Mapping[str, Scalar], Equipment] | None = None
+        self._run_config = Latest(lambda settings: _run_config(tuple(settings.items())))
         self._equipment = lru_cache(maxsize=EQUIPMENTS)(partial(Equipment, cache=self.cache))
 
     def of(self, context: Context, message: Message | None = None) -> Participant:
@@ -92,20 +92,19 @@ class Participants:
         Raises:
             ConfigError: where the owner's settings do not fit the run's, or the message passes one of its limits.
         """
-        latest = self._nodes.get(context.node_id)
-        if latest and latest.run_config is context.run_config and latest.node_config is context.node_config:
-            return self._with_store_of(latest.participant, context)
-        config, node = self._run_of(context), node_of(context.node_config)
-        if self._data:
-            participant = self._simulated(config, node, context, self._data)
-            self._nodes[context.node_id] = _Node(context.run_config, context.node_config, participant)
-            return self._with_store_of(participant, context)
+        participant = self._simulated(context, self._data) if self._data else self._deployed(context, message)
+        store = participant.store
+        if isinstance(store, ContextStore) and not store.holds(context.state):
+            participant.store = _store(participant.node, context)
+        return participant
+
+    def _deployed(self, context: Context, message: Message | None) -> Participant:
+        config, node = self._run_config(context.run_config), node_of(context.node_config)
         if (guard := self._guard(node)) is not None and message is not None:
             guard.begin(message)
         key = (config, node)
         if key not in self._participants:
-            store, equipment = _store(node, context), self._equipment(config, node.of_any_client())
-            self._participants[key] = self._kind(config, node, store, self._arithmetic, None, self.cache, equipment)
+            self._participants[key] = self._made(config, node, context)
             while len(self._participants) > (KEPT_WITH_OWN_DATA if node.data else KEPT):
                 self._participants.popitem(last=False)
         self._participants.move_to_end(key)
@@ -114,35 +113,26 @@ class Participants:
         if not participant.store.durable and participant.gives_goodwill and not self._said:
             self._said = True
             log.info("this client has no state folder: after a restart it gives its goodwill anew")
-        return self._with_store_of(participant, context)
+        return participant
 
-    def _run_of(self, context: Context) -> RunConfig:
-        """Return a run's settings; those of simulated clients are one object, and checked once."""
-        if not self._data:
-            return _run_config(tuple(context.run_config.items()))
-        if self._latest is None or self._latest[0] is not context.run_config:
-            self._latest = context.run_config, _run_config(tuple(context.run_config.items()))
-        return self._latest[1]
-
-    def _simulated(
-        self, config: RunConfig, node: NodeSettings, context: Context, data: Callable[[int], ClientData]
-    ) -> Participant:
+    def _simulated(self, context: Context, data: Callable[[int], ClientData]) -> Participant:
         """Return the participant of a simulated node, made where it is not known or its settings are others now."""
         latest = self._nodes.get(context.node_id)
-        if latest and latest.participant.config == config and latest.participant.node == node:
+        if latest and latest.run_config is context.run_config and latest.node_config is context.node_config:
             return latest.participant
-        shared = {key: value for key, value in context.node_config.items() if key != "partition-id"}
-        if self._shared is None or self._shared[0] is not config or self._shared[1] != shared:
-            self._shared = config, shared, self._equipment(config, node.of_any_client())
-        place, store = node.partition_id, _store(node, context)
-        return self._kind(config, node, store, self._arithmetic, data(place), self.cache, self._shared[2])
-
-    def _with_store_of(self, participant: Participant, context: Context) -> Participant:
-        """Return a participant whose store is a context's."""
-        store = participant.store
-        if isinstance(store, ContextStore) and not store.holds(context.state):
-            participant.store = _store(participant.node, context)
+        config, node = self._run_config(context.run_config), node_of(context.node_config)
+        if latest and latest.participant.config == config and latest.participant.node == node:
+            participant = latest.participant
+        else:
+            participant = self._made(config, node, context, data(node.partition_id))
+        self._nodes[context.node_id] = _Node(context.run_config, context.node_config, participant)
         return participant
+
+    def _made(
+        self, config: RunConfig, node: NodeSettings, context: Context, data: ClientData | None = None
+    ) -> Participant:
+        equipment = self._equipment(config, node.of_any_client())
+        return self._kind(config, node, _store(node, context), self._arithmetic, data, self.cache, equipment)
 
     def _guard(self, node: NodeSettings) -> Guard | None:
         """Return the limits of a client that has an owner: a simulator's have neither state nor limits."""

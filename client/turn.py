@@ -38,13 +38,13 @@ def check_plugins(lines: str, allowed: Allowed) -> None:
         ConfigError: one that is not allowed, is not here, or is other code here; names both.
     """
     for line in filter(None, lines.split("\n")):
-        kind, _, rest = line.partition("\t")
-        name, _, theirs = rest.partition("\t")
+        kind, _, named_code = line.partition("\t")
+        name, _, of_run = named_code.partition("\t")
         if kind not in _FIND:
             raise ConfigError(f"plug-in kind '{kind}' is not known to this client: {', '.join(_FIND)}")
-        ours = str(Provenance.of(name, _FIND[kind](name, allowed)))
-        if ours != theirs:
-            raise ConfigError(f"{kind} differs: this client has {ours}, the run {theirs}")
+        installed = str(Provenance.of(name, _FIND[kind](name, allowed)))
+        if installed != of_run:
+            raise ConfigError(f"{kind} differs: this client has {installed}, the run {of_run}")
 
 
 def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[ClientSide, Mapping[str, Scalar]]:

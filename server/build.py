@@ -142,11 +142,11 @@ class Chosen:
             ConfigError: for a setting of no known plug-in, or one that its plug-in does not have.
         """
         used = {plugin.settings_name() for plugin in self.plugins}
-        others = [name for name in self.config.sections() if name not in used]
-        if others:  # only then: a task of one's own may take seconds to import
+        unchecked = [name for name in self.config.sections() if name not in used]
+        if unchecked:  # only then: a task of one's own may take seconds to import
             used.add(getattr(self.task, "name", self.config.task))
         unused = []
-        for name in others:
+        for name in unchecked:
             if name in used:
                 continue
             section = self.config.section(name)
@@ -325,8 +325,8 @@ def check_names(plugins: Iterable[type[Plugin]]) -> None:
             )
         if name in (*RunConfig.keys(), "set"):
             raise ConfigError(f"plug-in {plugin.__name__} is called '{name}', as a general setting is: rename it")
-        if (other := by_name.setdefault(name, plugin)).Settings is not plugin.Settings:
-            raise ConfigError(f"plug-ins {other.__name__} and {plugin.__name__} are both called '{name}': rename one")
+        if (first := by_name.setdefault(name, plugin)).Settings is not plugin.Settings:
+            raise ConfigError(f"plug-ins {first.__name__} and {plugin.__name__} are both called '{name}': rename one")
 
 
 def named_plugins(config: RunConfig, given: Given, policies: Iterable[str]) -> list[tuple[Registry[Any], str]]:

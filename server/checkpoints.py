@@ -204,8 +204,8 @@ def newest_usable(folder: Path, usable: Usable = without_memory) -> UsableCheckp
         else:
             return UsableCheckpoint(checkpoint, file, newer)
     if newer:
-        others = f", nor can the {len(newer) - 1} before it" if len(newer) > 1 else ", and there is none before it"
-        raise ConfigError(f"{next(iter(newer.values()))}{others}: the run cannot continue")
+        before_it = f", nor can the {len(newer) - 1} before it" if len(newer) > 1 else ", and there is none before it"
+        raise ConfigError(f"{next(iter(newer.values()))}{before_it}: the run cannot continue")
     return UsableCheckpoint(None, folder / CHECKPOINT, {})
 
 
@@ -297,7 +297,7 @@ def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = w
         raise ConfigError(
             f"'{path}' holds a run that has finished all its {config.rounds} rounds (--rounds N: continue to N)"
         )
-    return config if rounds in (None, config.rounds) else config.continued(int(rounds or 0))
+    return config if rounds is None or rounds == config.rounds else config.continued(rounds)
 
 
 def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = without_memory) -> UsableCheckpoint:

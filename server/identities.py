@@ -107,8 +107,8 @@ class IdentityFile:
             ) from None
 
     def _with_passing(self, runs: dict[str, dict[str, str]], passing: dict[str, str]) -> dict[str, dict[str, str]]:
-        others = {run: ids for run, ids in runs.items() if run != self._run_key}
-        latest = dict(list(others.items())[-(_RUNS - 1) :])
+        other_runs = {run: ids for run, ids in runs.items() if run != self._run_key}
+        latest = dict(list(other_runs.items())[-(_RUNS - 1) :])
         return latest | ({self._run_key: passing} if passing else {})
 
     def _write(self, book: Book) -> None:

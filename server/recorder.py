@@ -175,8 +175,8 @@ class Recorder(Hooks):
         Raises:
             ConfigError: it ends.
         """
-        theirs = sum(keys.LOGGED in reason for reason in reasons)
-        enough = theirs == len(reasons) and theirs >= min(_ENOUGH, len(self.strategy.members.remaining()))
+        raised = sum(keys.LOGGED in reason for reason in reasons)
+        enough = raised == len(reasons) and raised >= min(_ENOUGH, len(self.strategy.members.remaining()))
         if enough or not self.durable:  # simulated clients are this program
             raise ConfigError(f"every client failed in round {server_round}: {min(reasons)}")
 

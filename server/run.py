@@ -41,8 +41,8 @@ Evaluate = Callable[[int, Arrays], Mapping[str, float]]
 """Evaluates a model on the server: given the round and the named arrays, it returns numbers for the history."""
 
 
-def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arrays:
-    """Return what travels of w_0, by name.
+def checked_initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arrays:
+    """Return what travels of w_0, by name; errors where the run's clients could not train it.
 
     Where a file holds it and all of it travels, no torch is imported: that takes seconds, and clients check it.
 
@@ -118,7 +118,7 @@ def run(
             n for k, n in enumerate(nodes) if strategy.asks_priority(k, config.clients)
         )
         strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
-        arrays = initial_arrays(config, task, plugins.rule)
+        arrays = checked_initial_arrays(config, task, plugins.rule)
         layout = Layout.of(arrays)
         strategy.check_model(layout.names)
         strategy.layout = layout
@@ -229,8 +229,8 @@ def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int
         server_round: the last round.
         names: names of the arrays that the file holds.
     """
-    first, primary, *others = (column.key for column in shown_in(CARD_COLUMNS, task.metric))
-    wanted = [first, primary, *map(column, task.other_metrics), *others]
+    first, primary, *other_columns = (column.key for column in shown_in(CARD_COLUMNS, task.metric))
+    names_shown = [first, primary, *map(column, task.other_metrics), *other_columns]
     lines = {line["round"]: line for line in Record(folder.path).history}
     last = lines.get(server_round, {})
     if ROLLED_BACK_TO in last:
@@ -242,6 +242,6 @@ def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int
         round=server_round,
         run_key=folder.run_key,
         shared=ALL if share_of(task) == ALL else tuple(names),
-        figures={name: float(last[name]) for name in wanted if last.get(name) is not None},
+        figures={name: float(last[name]) for name in names_shown if last.get(name) is not None},
         measured_on="test data of the seen clients, a mean over clients",
     )

@@ -86,13 +86,13 @@ def describe(ahead: float | None, address: str) -> str:
     if ahead is not None and -BEHIND < ahead < AHEAD:
         return f"this machine's clock, or that of the SuperLink at {address}, was set: they agree again"
     if ahead is None:
-        how = f"more than {_FURTHEST / 3600:.0f} hours away from that of"
+        difference = f"more than {_FURTHEST / 3600:.0f} hours away from that of"
     else:
         seconds = round(abs(ahead))
         hours = f" ({seconds / 3600:.1f} hours)" if seconds >= 3600 else ""
-        how = f"{seconds} s{hours} {'ahead of' if ahead > 0 else 'behind'}"
+        difference = f"{seconds} s{hours} {'ahead of' if ahead > 0 else 'behind'}"
     allowed = f"{AHEAD:g} s ahead and {BEHIND:g} s behind are allowed"
-    return f"this machine's clock is {how} the SuperLink at {address} ({allowed}): set it"
+    return f"this machine's clock is {difference} the SuperLink at {address} ({allowed}): set it"
 
 
 HEARTBEAT_INTERVAL = 10.0
@@ -123,14 +123,14 @@ class Identity:
         if not connection.key:
             # The SuperLink checks a signature at every call: 0.7 ms for all of a poll, 1.4 ms with Flower's P-384.
             return cls(ec.generate_private_key(ec.SECP256R1()), made_here=True)
-        wanted = "it must hold an ECDSA key without a passphrase (`fedappeal key` makes one)"
+        requirement = "it must hold an ECDSA key without a passphrase (`fedappeal key` makes one)"
         try:
             data = Path(connection.key).read_bytes()
             key = serialization.load_ssh_private_key(data, None)
         except (ValueError, TypeError, OSError, UnsupportedAlgorithm) as error:
-            raise ValueError(f"key = '{connection.key}' is not allowed: {wanted}; {error}") from None
+            raise ValueError(f"key = '{connection.key}' is not allowed: {requirement}; {error}") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"key = '{connection.key}' is not allowed: {wanted}")
+            raise ValueError(f"key = '{connection.key}' is not allowed: {requirement}")
         return cls(key, made_here=False)
 
     @property
@@ -166,7 +166,7 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
                     f"the SuperLink at {fleet.address} admits registered keys only, and this node has none: make one "
                     f"(fedappeal key), give it (key) and give its .pub to the operator"
                 ) from None
-    here = {"superlink": fleet.address, "client-id": identity.client_id}
+    place = {"superlink": fleet.address, "client-id": identity.client_id}
     last = store.read(_LAST) if store else None
     try:
         node_id = fleet.activate(HEARTBEAT_INTERVAL)
@@ -176,7 +176,7 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
             f"registered there (the operator does that: fedappeal federation register KEY.pub), or another process "
             f"is online with it"
         )
-        if last is None or not here.items() <= last.values.items():
+        if last is None or not place.items() <= last.values.items():
             raise NotActivated(unknown) from None
         if knows(fleet, int(last.values["node-id"])):
             raise NotActivated(
@@ -186,7 +186,7 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
         raise Refused(
             f"{unknown}; it was known there before: unregistered since, or the SuperLink is a new one"
         ) from None
-    node = {**here, "node-id": str(node_id)}
+    node = {**place, "node-id": str(node_id)}
     if store and (last is None or dict(last.values) != node):
         try:
             store.write(_LAST, Record(node))

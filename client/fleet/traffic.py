@@ -34,11 +34,11 @@ class Traffic:
         if not count or not (bandwidth := self.bandwidth()):
             return True
         self._free_at = max(self._free_at, began) + count / bandwidth
-        left = self._free_at - self.clock()
-        if left > longest:
+        wait = self._free_at - self.clock()
+        if wait > longest:
             return False
-        if left > 0:
-            self.wait(left)
+        if wait > 0:
+            self.wait(wait)
         return True
 
     def take(self) -> int:

@@ -69,8 +69,8 @@ def question_digest(models: Mapping[str, str], config: Mapping[str, object]) -> 
         config: of the message.
     """
     of_strategy = f"{config.get(keys.STRATEGY, '')}."
-    asked = {k: v for k, v in config.items() if k not in _NOT_ASKED and not k.startswith(of_strategy)}
-    text = repr((sorted(models.items()), sorted(asked.items())))
+    settings = {k: v for k, v in config.items() if k not in _NOT_ASKED and not k.startswith(of_strategy)}
+    text = repr((sorted(models.items()), sorted(settings.items())))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -147,7 +147,7 @@ class AnswerBook:
         Raises:
             LimitReached: if it may not be answered, or the counts cannot be read.
         """
-        number, where = question.server_round, f"round {question.server_round} of this run"
+        number, round_name = question.server_round, f"round {question.server_round} of this run"
         most, limit = 1, "it trains one model with one set of settings a round"
         if question.kind == EVALUATE:
             most, limit = limits.max_evaluations, f"max-evaluations = {limits.max_evaluations}"
@@ -155,15 +155,15 @@ class AnswerBook:
             run = content.run(question.run)
             rounds: Rounds = getattr(run, question.kind)
             if number not in rounds and len(rounds) >= KEPT_ROUNDS and number < min(rounds):
-                raise LimitReached(f"{where} is over: this client was asked about round {max(rounds)}")
-            asked = rounds.get(number, {})
-            if question.digest not in asked and most and len(asked) >= most:
-                raise LimitReached(f"this client has answered another question in {where}: {limit}")
-            if (times := asked.get(question.digest, 0)) >= MOST_REPEATS:
-                raise LimitReached(f"this client has answered the same question {times} times in {where}")
+                raise LimitReached(f"{round_name} is over: this client was asked about round {max(rounds)}")
+            questions = rounds.get(number, {})
+            if question.digest not in questions and most and len(questions) >= most:
+                raise LimitReached(f"this client has answered another question in {round_name}: {limit}")
+            if (times := questions.get(question.digest, 0)) >= MOST_REPEATS:
+                raise LimitReached(f"this client has answered the same question {times} times in {round_name}")
             if number not in run.train and number not in run.evaluate:
                 content.count("rounds", limits.max_rounds, self._today())
-            rounds[number] = {**asked, question.digest: times + 1}
+            rounds[number] = {**questions, question.digest: times + 1}
             for old in sorted(rounds)[:-KEPT_ROUNDS]:
                 del rounds[old]
 

@@ -43,11 +43,11 @@ def prune(store: DiskStore, book: AnswerBook, served: str, max_state: float, nee
         LimitReached: if there is no room for the run.
     """
     runs = _oldest_first(store, book, served)
-    left = {key for key in runs if store.readable_values(_RUN + key).get("left-round")}
+    left_runs = {key for key in runs if store.readable_values(_RUN + key).get("left-round")}
     past = runs[:-1]
     for key in past[: max(0, len(runs) - KEPT_RUNS)]:
-        _forget(store, key, runs, keep_mark=key in left)
-    for key in [key for key in past if key in left][:-KEPT_LEFT]:
+        _forget(store, key, runs, keep_mark=key in left_runs)
+    for key in [key for key in past if key in left_runs][:-KEPT_LEFT]:
         store.delete(_RUN + key)
     _forget_requirements(store)
     if not max_state:
@@ -56,7 +56,7 @@ def prune(store: DiskStore, book: AnswerBook, served: str, max_state: float, nee
     for key in past:
         if size_of(store) <= allowed:
             return
-        _forget(store, key, runs, keep_mark=key in left)
+        _forget(store, key, runs, keep_mark=key in left_runs)
         store.delete(preferred.record_name(key))
         _forget_requirements(store)
     if size_of(store) > allowed:
@@ -70,10 +70,10 @@ def size_of(store: DiskStore) -> int:
 
 def _oldest_first(store: DiskStore, book: AnswerBook, served: str) -> list[str]:
     """Return the run-keys of all runs that have a record, the one that is served last."""
-    asked = {key: place for place, key in enumerate(book.runs())}
+    order = {key: place for place, key in enumerate(book.runs())}
     names = [name for name in store.names() if name.startswith(_RUN)]
     keys = [name.removeprefix(_RUN) for name in names if name != _RUN + served]
-    return [*sorted(keys, key=lambda key: (asked.get(key, -1), store.written(_RUN + key))), served]
+    return [*sorted(keys, key=lambda key: (order.get(key, -1), store.written(_RUN + key))), served]
 
 
 def _forget(store: DiskStore, key: str, runs: Sequence[str], *, keep_mark: bool) -> None:
@@ -99,9 +99,9 @@ def _run_of(name: str, runs: Iterable[str]) -> str | None:
 def _forget_requirements(store: DiskStore) -> None:
     """Forget requirements that no run refers to."""
     names = store.names()
-    wanted = {store.readable_values(name).get("requirement", "") for name in names if name.startswith(_RUN)}
+    used = {store.readable_values(name).get("requirement", "") for name in names if name.startswith(_RUN)}
     for name in names:
-        if name.startswith(_REQUIREMENT) and name not in wanted:
+        if name.startswith(_REQUIREMENT) and name not in used:
             store.delete(name)
 
 
@@ -236,8 +236,8 @@ class Guard:
         """
         self.limits = limits = self.limits_now()
         about = message.metadata
-        left = about.created_at + about.ttl - CLOCK.now()
-        self.deadline = Deadline.of(left, about.ttl, limits)
+        seconds_left = about.created_at + about.ttl - CLOCK.now()
+        self.deadline = Deadline.of(seconds_left, about.ttl, limits)
         self.deadline.check()
         if limits == Limits.off():
             return

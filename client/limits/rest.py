@@ -62,7 +62,7 @@ def on_unmetered_network() -> bool | None:
     if (busctl := shutil.which("busctl")) is None:
         return None
     try:
-        asked = subprocess.run(  # nosec B603 # no shell
+        answer = subprocess.run(  # nosec B603 # no shell
             [busctl, "--system", f"--timeout={_PATIENCE:g}", "get-property", *_ASK, "Metered"],
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -71,7 +71,7 @@ def on_unmetered_network() -> bool | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return metered_answer(asked.stdout[:_LONGEST_LINE].decode("ascii", "replace"))
+    return metered_answer(answer.stdout[:_LONGEST_LINE].decode("ascii", "replace"))
 
 
 def metered_answer(text: str) -> bool | None:

@@ -19,6 +19,7 @@ from fedappeal.protocol.packing import content_size
 from fedappeal.settings.config import ConfigError
 
 _DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}
+_PROBLEMS = ("failed", "declined")
 _DONE = {"joined": "joined", "sat out": "sat-out", "left for good": "left", "evaluated": "evaluated"}
 LONGEST = 500
 """Characters of a reason."""
@@ -33,15 +34,16 @@ class Answer:
     """A client's answer to one message.
 
     Attributes:
-        kind: ``answered``, or ``failed`` (an error reply).
-        outcome: what was done, in a few words.
+        what: ``joined``, ``sat out``, ``left for good``, ``trained``, ``evaluated``, ``answered``, ``declined`` (for
+            its own data) or ``failed`` (an error reply).
+        why: the problem for which it declined or failed; else empty.
         message: what was asked.
         reply: what was answered.
         judged: what the client measured of the model that was sent; None: it did not.
     """
 
-    kind: str
-    outcome: str
+    what: str
+    why: str
     message: Message
     reply: Message
     judged: Judged | None = None
@@ -49,32 +51,39 @@ class Answer:
     @classmethod
     def given(cls, message: Message, reply: Message, judged: Judged | None) -> Self:
         """Return what an app's reply is."""
-        kind = "failed" if _declined(reply) else "answered"
-        return cls(kind, _outcome(message, reply), message, reply, judged)
+        return cls(*_outcome(message, reply), message, reply, judged)
+
+    @property
+    def kind(self) -> str:
+        """``answered`` or ``failed``, as an event."""
+        return "failed" if self.what in _PROBLEMS else "answered"
+
+    @property
+    def _by_goodwill(self) -> str:
+        """The goodwill that the client has spent, in words, where it joined by that; else empty."""
+        judged = self.judged
+        by_goodwill = judged and self.what == _DECISIONS[Decision.JOINED] and judged.spent and not judged.met
+        return judged.goodwill_spent if judged and by_goodwill else ""
 
     def line(self, seconds: float) -> str:
         """Return a line for the owner's log, with the figures where it sat out or joined by goodwill."""
-        figures, judged = "", self.judged
-        if judged and self.outcome == _DECISIONS[Decision.SAT_OUT]:
-            figures = f"{judged}; "
-        elif judged and judged.spent and not judged.met and self.outcome == _DECISIONS[Decision.JOINED]:
-            figures = f"{judged}; {judged.goodwill_spent}; "
-        return f"{task_of(self.message)}: {self.outcome} ({figures}{seconds:.2f} s)"
+        sat_out = self.what == _DECISIONS[Decision.SAT_OUT]
+        figures = str(self.judged) if self.judged and (sat_out or self._by_goodwill) else ""
+        facts = "; ".join(filter(None, (figures, self._by_goodwill, f"{seconds:.2f} s")))
+        return f"{task_of(self.message)}: {', '.join(filter(None, (self.what, self.why)))} ({facts})"
 
     @property
     def decided(self) -> tuple[str, str] | None:
         """What the client decided, and why in words and numbers; None: the message asked for no decision."""
-        what, _, problem = self.outcome.partition(", ")
-        if what in ("failed", "declined"):
-            return what, problem
-        if what not in _DECISIONS.values():
+        if self.what in _PROBLEMS:
+            return self.what, self.why
+        if self.what not in _DECISIONS.values():
             return None
-        judged = self.judged
-        if judged is None:
-            return what, "its policy was away: it did not look at the model" if what == "sat out" else ""
-        by_goodwill = what == "joined" and judged.spent and not judged.met
-        reasons = [judged.compared, judged.goodwill_spent if by_goodwill else "", f"policy {judged.policy}"]
-        return what, "; ".join(reason for reason in reasons if reason and reason != "policy ")
+        if (judged := self.judged) is None:
+            sat_out = self.what == _DECISIONS[Decision.SAT_OUT]
+            return self.what, "its policy was away: it did not look at the model" if sat_out else ""
+        policy = f"policy {judged.policy}" if judged.policy else ""
+        return self.what, "; ".join(filter(None, (judged.compared, self._by_goodwill, policy)))
 
     def remember(self, activity: Activity, settings: Mapping[str, object], seconds: float) -> None:
         """Add the answer to what the client did in the run.
@@ -89,7 +98,7 @@ class Answer:
         activity.answered(
             run_key if keys.is_run_key(run_key) else "",  # a part of files' names
             settings,
-            done="failed" if self.kind == "failed" or self.reply.has_error() else _DONE.get(self.outcome, ""),
+            done="failed" if self.kind == "failed" else _DONE.get(self.what, ""),
             seconds=seconds,
             bytes_up=content_size(self.reply.content) if self.reply.has_content() else 0,
             bytes_down=content_size(self.message.content) if self.message.has_content() else 0,
@@ -113,24 +122,19 @@ def round_of(message: Message) -> int | None:
     return _round(config_of(message)) or None
 
 
-def _outcome(message: Message, reply: Message) -> str:
-    """Return what was done, in a word or two."""
+def _outcome(message: Message, reply: Message) -> tuple[str, str]:
+    """Return what was done, in a word or two, and the problem, if there was one."""
     if reply.has_error():
-        return f"failed, {reply.error.reason}"
-    if problem := _declined(reply):
-        return f"declined, {DataProblem(problem).text}"
+        return "failed", reply.error.reason or ""
+    info = reply.content.config_records.get(keys.INFO)
+    if info and (problem := str(info.get(keys.DATA_REFUSED, ""))):
+        return "declined", DataProblem(problem).text
     kind = message.metadata.message_type.partition(".")[0]
     if kind == MessageType.TRAIN:
         metrics = reply.content.metric_records.get(keys.METRICS)
         decision = metrics.get(keys.DECISION) if metrics else None
-        return _DECISIONS.get(decision, "trained") if isinstance(decision, int) else "trained"
-    return {MessageType.EVALUATE: "evaluated"}.get(kind, "answered")
-
-
-def _declined(reply: Message) -> str:
-    """Return the data problem for which an answer declines the roll call; empty: none."""
-    info = reply.content.config_records.get(keys.INFO) if reply.has_content() else None
-    return str(info.get(keys.DATA_REFUSED, "")) if info else ""
+        return (_DECISIONS.get(decision, "trained") if isinstance(decision, int) else "trained"), ""
+    return ("evaluated" if kind == MessageType.EVALUATE else "answered"), ""
 
 
 def _round(config: Mapping[str, object]) -> int:

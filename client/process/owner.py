@@ -83,11 +83,11 @@ def leave(folder: Path, run_key: str | None) -> str:
     if run_key is not None and run_key not in runs:
         names = ", ".join(runs) or "none"
         raise ConfigError(f"run = '{run_key}' is not allowed: a run that this client takes part in ({names})")
-    left = [key for key in runs if run_key in (None, key)]
-    for key in left:  # one that is over, too: its server may continue it
+    left_runs = [key for key in runs if run_key in (None, key)]
+    for key in left_runs:  # one that is over, too: its server may continue it
         store.write(DEPARTURE + key, Record({"by": "owner"}))
     over = {key for key, run in Activity(folder).runs().items() if run.ended}
-    going = [key for key in left if key == run_key or key not in over]
+    going = [key for key in left_runs if key == run_key or key not in over]
     names = ", ".join(going) or "none that goes on"
     return f"{counted(len(going), 'run')} left for good ({names}); `fedappeal client reset` takes that back"
 
@@ -110,14 +110,14 @@ def reset(folder: Path, forget: bool = False) -> str:
     for run_key in departed:
         store.delete(DEPARTURE + run_key)
     for name in store.names():
-        left = _left(store, name, departed) if is_precious(name) else False
-        runs += left is not False and name.startswith("run-")
+        has_left = _left(store, name, departed) if is_precious(name) else False
+        runs += has_left is not False and name.startswith("run-")
         if forget and name not in KEPT:
             store.delete(name)
-        elif left is None:
+        elif has_left is None:
             store.put_aside(name)
             damaged += 1
-        elif left:
+        elif has_left:
             RunMemory(store, name.removeprefix("run-")).leave(0)
     if forget:
         for name in store.damaged():

@@ -20,7 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client.fleet.activation import Identity
-from client.fleet.connection import FleetConnection
+from client.fleet.connection import KEPT_RUNS, FleetConnection
 from client.fleet.traffic import Traffic, poll_wait, retry_wait
 from client.limits.guard import Guard
 from client.limits.limits import MEGABYTE, Limits
@@ -43,7 +43,6 @@ from fedappeal.system.clock import CLOCK
 from fedappeal.system.json_log import JsonLines
 from fedappeal.system.locks import InUse, only_process
 
-_KEPT_RUNS = 4
 _LOOK_EVERY = 20.0
 """Seconds without a message, or since the last question, after which it is asked whether runs have ended."""
 _HELD = 5.0
@@ -144,8 +143,8 @@ def run_client(
                 tidy(folder)
             return _Client(node, connection, app, identity, connect_timeout, tell, shutdown, alive).serve()
     except InUse as error:
-        other = f"another client (process {error.process}): stop it, or give another folder"
-        tell(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {other}"))
+        hint = f"another client (process {error.process}): stop it, or give another folder"
+        tell(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {hint}"))
         return 2
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder that cannot be written
         tell(Event("given-up", printable(error)))
@@ -238,7 +237,7 @@ class _Client:
                 if self._returned.exists() and not self.shutdown.asked.is_set():
                     self._returned.unlink(missing_ok=True)  # a process that ends meanwhile does it by starting again
                     self._persist(fleet.come_online_anew)
-                asked = time.monotonic()
+                polled_at = time.monotonic()
                 self.alive(LONGEST_HOLD)
                 message = self._persist(lambda: fleet.receive(LONGEST_HOLD, self._waits))
             except MessageRefused as error:
@@ -252,7 +251,7 @@ class _Client:
                 if self._activity is not None and now - max(last, self._looked) >= _LOOK_EVERY:
                     self._looked = now
                     self._look_for_ends(fleet, self._activity)
-                if now - asked < _HELD:  # this SuperLink answers at once, as Flower's own does
+                if now - polled_at < _HELD:  # this SuperLink answers at once, as Flower's own does
                     self.shutdown.asked.wait(poll_wait(now - last))
                 continue
             try:
@@ -263,9 +262,9 @@ class _Client:
 
     def _look_for_ends(self, fleet: FleetConnection, activity: Activity) -> None:
         """Ask the SuperLink whether the latest runs have ended without a last message."""
-        for run in list(activity.runs().values())[-_KEPT_RUNS:]:
-            if run.run_id and not run.ended and (how := fleet.end_of(run.run_id)) is not None:
-                ended = ENDED_AS.get(how, ENDED_EARLY)
+        for run in list(activity.runs().values())[-KEPT_RUNS:]:
+            if run.run_id and not run.ended and (reason := fleet.end_of(run.run_id)) is not None:
+                ended = ENDED_AS.get(reason, ENDED_EARLY)
                 activity.end(run.run_key, ended)
                 self._tell("run-ended", f"{run.what}: {ENDED_LINES[ended]}")
 
@@ -340,10 +339,10 @@ class _Client:
             reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             owners = (self.node.state_dir, self.node.data, self.node.data_dir, self.connection.key)
             take_judged(context.state)  # what failed is no figure of the next model
-            return Answer("failed", f"failed, {reason}", message, error_reply(reason_of(error, owners), message))
+            return Answer("failed", reason, message, error_reply(reason_of(error, owners), message))
         finally:
             self._states[run_id] = context.state
-            while len(self._states) > _KEPT_RUNS:
+            while len(self._states) > KEPT_RUNS:
                 self._states.pop(next(iter(self._states)))
 
     def _persist(self, act: Callable[[], T], *, until: float | None = None) -> T | None:
@@ -373,8 +372,8 @@ class _Client:
             except NotConnected as error:
                 reason = str(error)
             timeout = self.connect_timeout
-            left = float("inf") if timeout is None else since + timeout - time.monotonic()
-            if left <= 0:
+            seconds_left = float("inf") if timeout is None else since + timeout - time.monotonic()
+            if seconds_left <= 0:
                 raise _GivenUp(f"gave up after {timeout:g} s: {reason}")
             if until is not None and CLOCK.now() >= until:
                 raise MessageDropped(f"its time is over: {reason}")
@@ -384,5 +383,5 @@ class _Client:
                 shown = reason
             attempt += 1
             spread = random.random()  # nosec B311 # it spreads the clients' attempts, and guards nothing
-            if self.shutdown.asked.wait(min(retry_wait(attempt, spread), left)):
+            if self.shutdown.asked.wait(min(retry_wait(attempt, spread), seconds_left)):
                 return None

@@ -161,15 +161,15 @@ def _run(store: DiskStore, run_key: str, departed: bool, activity: RunActivity |
     over = "; the run is over" if ended else ""
     try:
         record = store.look(_RUN + run_key) if run_key else None
-        left = int(record.values["left-round"]) if record else 0
+        left_round = int(record.values["left-round"]) if record else 0
     except (ConfigError, KeyError, ValueError) as error:
         return status(RunState.DAMAGED, f"the client takes no part in this run ({error})")
     if departed:
         return status(RunState.LEFT_BY_OWNER, f"left for good, as its owner said{over}")
-    if left:
-        return status(RunState.LEFT_BY_POLICY, f"left for good in round {left}{over}")
+    if left_round:
+        return status(RunState.LEFT_BY_POLICY, f"left for good in round {left_round}{over}")
     decided = activity.latest_answer if activity else None
-    where = f"round {decided.server_round}" if decided and decided.server_round else "the roll call"
+    step = f"round {decided.server_round}" if decided and decided.server_round else "the roll call"
     if ended == OVER:
         return status(RunState.OVER, ENDED_LINES[OVER])
     if decided and decided.what == "declined":
@@ -178,7 +178,7 @@ def _run(store: DiskStore, run_key: str, departed: bool, activity: RunActivity |
         return status(_ENDED[ended], ENDED_LINES[ended])
     if decided and decided.what in ("sat out", "failed"):
         state = RunState.SAT_OUT if decided.what == "sat out" else RunState.FAILED
-        return status(state, f"takes part; {decided.what} in {where}: {decided.why}")
+        return status(state, f"takes part; {decided.what} in {step}: {decided.why}")
     return status(RunState.TAKES_PART, "takes part")
 
 
@@ -221,5 +221,5 @@ def _requirement_line(record: Record) -> str:
     alone = f", alone {float(record.values['solo-score']):.4f} on the test data" if record.arrays else ""
     rho = float(record.values["rho"])
     by_metric = record.values["of"] == METRIC
-    wanted = f"the task's metric at {rho:.4f} or better" if by_metric else f"a loss below {rho:.4f}"
-    return f"requires   {wanted} (from {kind}{alone})"
+    requirement = f"the task's metric at {rho:.4f} or better" if by_metric else f"a loss below {rho:.4f}"
+    return f"requires   {requirement} (from {kind}{alone})"

@@ -92,8 +92,8 @@ class Judged:
     def compared(self) -> str:
         """The figure beside what is required, in words."""
         split = "training" if self.split == "train" else self.split
-        wanted = f"{self.bound} {self.requirement:.4f}"
-        return f"{split} {self.of} {self.figure:.4f}, required {wanted}: {'met' if self.met else 'not met'}"
+        bound = f"{self.bound} {self.requirement:.4f}"
+        return f"{split} {self.of} {self.figure:.4f}, required {bound}: {'met' if self.met else 'not met'}"
 
     @property
     def goodwill_spent(self) -> str:
@@ -338,8 +338,8 @@ class Activity:
             latest = run.decisions[-1] if run.decisions and not run.ended else None
             if latest is not None and latest.what in _ASKED_AGAIN:
                 before = run.decisions[:-1] if latest.what == RESTED else run.decisions
-                rest = Decided(now, latest.server_round, RESTED, printable(why, _LONGEST_REASON))
-                resting[run.run_key] = replace(run, decisions=(*before, rest)[-KEPT_DECISIONS:])
+                decision = Decided(now, latest.server_round, RESTED, printable(why, _LONGEST_REASON))
+                resting[run.run_key] = replace(run, decisions=(*before, decision)[-KEPT_DECISIONS:])
         if resting:
             self._keep({**runs, **resting})
 

@@ -21,8 +21,8 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 def arrays_of(model: nn.Module, names: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
     """Return copies of parameters and buffers by name, on the CPU; all, or those named."""
     arrays = model.state_dict()
-    wanted = names_of(model) if names is None else (name for name in arrays if name in names)
-    return {name: np.array(arrays[name].detach().cpu().numpy()) for name in wanted}
+    chosen = names_of(model) if names is None else (name for name in arrays if name in names)
+    return {name: np.array(arrays[name].detach().cpu().numpy()) for name in chosen}
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:

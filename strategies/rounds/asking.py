@@ -29,6 +29,8 @@ LEAST_PATIENCE = 5
 """Fewest rounds for which the server waits for the share to grow."""
 FREE_EVERY = 5
 """Rounds from one free round to the next where clients say nothing about the model."""
+_EVIDENCE = (keys.APPEALED_HELD_OUT, keys.APPEALED_TRAIN, keys.APPEALED)
+"""Keys of an answer that say whether the model appeals to the client; the first that is there counts."""
 
 
 @dataclass
@@ -86,8 +88,8 @@ class Asking:
             clients: of the run that have not left.
             left: those that have left.
         """
-        by = (keys.APPEALED_HELD_OUT, keys.APPEALED_TRAIN, keys.APPEALED)
-        appeals = [float(answer[key]) for answer in answers for key in [key for key in by if key in answer][:1]]
+        firsts = ([answer[key] for key in _EVIDENCE if key in answer][:1] for answer in answers)
+        appeals = [float(appeal) for first in firsts for appeal in first]
         self.silent = not appeals
         if appeals:
             self._pool(sum(appeal > 0 for appeal in appeals), len(appeals), clients, left)

@@ -91,9 +91,9 @@ class RoundSteps(Algorithm):
 
     def _hear(self, answers: "Sequence[tuple[Member, MetricRecord]]") -> None:
         """Take in what the seen clients that have not left say of a model."""
-        left = self.members.left
-        seen = [answer for member, answer in answers if member.role == keys.SEEN and member.client_id not in left]
-        self.asking.note_answers(seen, len(self.members.population()), len(left))
+        gone = self.members.left
+        seen = [answer for member, answer in answers if member.role == keys.SEEN and member.client_id not in gone]
+        self.asking.note_answers(seen, len(self.members.population()), len(gone))
 
     def under_name(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return values by their keys in messages: ``NAME.KEY``."""
@@ -126,8 +126,8 @@ class RoundSteps(Algorithm):
         """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
         from strategies.rounds.exchange.replies import evaluate_messages
 
-        left = set() if self.shared.measure_leavers else self.members.left
-        members = [member for member in self.members.online() if member.client_id not in left]
+        unmeasured = set() if self.shared.measure_leavers else self.members.left
+        members = [member for member in self.members.online() if member.client_id not in unmeasured]
         settings = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **self.evaluation_settings()}
         return evaluate_messages(members, arrays, {**settings, keys.SERVER_ROUND: number}, ttl)
 

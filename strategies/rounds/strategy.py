@@ -66,9 +66,9 @@ class Strategy(RoundSteps):
         loop |= self.asking.state()
         loop |= self._divergence.state() | self._last_good.state()
         of_rounds = {_LOOP: loop, _INFLUENCE: self._medians.state(), _DIRECTION: dict(self._direction.vectors)}
-        if taken := of_rounds.keys() & (carried := self.carried()).keys():
+        if reserved := of_rounds.keys() & (carried := self.carried()).keys():
             raise ConfigError(
-                f"strategy {self.name} carries '{min(taken)}', which is the rounds' own: choose another name"
+                f"strategy {self.name} carries '{min(reserved)}', which is the rounds' own: choose another name"
             )
         state = packed({**of_rounds, **carried})
         state.update(self._last_good.records())
@@ -209,8 +209,8 @@ class Strategy(RoundSteps):
         model = initial_arrays if arrays is None else arrays
         self._last_good.begin(self, first_round, model, initial_arrays)
         channel = Channel(grid)
-        asked, owners = roll_call_config or ConfigRecord(), identities or Owners()
-        roll_call = RollCall(channel, self.members, initial_arrays, asked, hooks, shared, owners)
+        call_config, owners = roll_call_config or ConfigRecord(), identities or Owners()
+        roll_call = RollCall(channel, self.members, initial_arrays, call_config, hooks, shared, owners)
         if first_round <= num_rounds and not self.finished:  # else there is nothing left to do
             roll_call.wait_for_clients()
         for number in range(first_round, num_rounds + 1):

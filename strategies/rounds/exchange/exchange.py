@@ -85,10 +85,9 @@ class Pace:
             client_id: the client, which has not answered.
             times: answer times of clients in this exchange so far, ascending.
         """
-        others = times
-        if len(others) < _OTHERS:  # asked alone: compared with what the others took when they were asked
-            others = sorted(t for client, t in self._latest.get(kind, {}).items() if client != client_id)
-        return limit(others)
+        if len(times) < _OTHERS:  # asked alone: compared with what the others took when they were asked
+            times = sorted(t for client, t in self._latest.get(kind, {}).items() if client != client_id)
+        return limit(times)
 
     def note(self, kind: str, answers: Mapping[str, AnswerTime]) -> None:
         """Remember the times of an exchange that is over, by client-id."""
@@ -97,10 +96,10 @@ class Pace:
         latest |= worked
         ordered = sorted(worked.values())
         for client, answer in answers.items():
-            others = list(ordered)
+            other_times = list(ordered)
             if answer.in_time:
-                del others[bisect_left(others, answer.latest)]
-            allowed = limit(others) if len(others) >= _OTHERS else self.patience(kind, client, [])
+                del other_times[bisect_left(other_times, answer.latest)]
+            allowed = limit(other_times) if len(other_times) >= _OTHERS else self.patience(kind, client, [])
             if answer.earliest > allowed:
                 slowness = self._slow.setdefault(client, _Slowness())
                 slowness.answers += 1
@@ -320,12 +319,13 @@ class Exchange:
         """Remember when a client answered."""
         if not self._paced:
             return
-        asked = self._asked[client_id]
+        asked_at = self._asked[client_id]
+        earliest = max(0.0, self._looked.get(client_id, asked_at) - asked_at)
         worked = message.has_content()
         if worked and self._kind == MessageType.TRAIN:  # one that sits out has not trained
             worked = any(isinstance(record, ArrayRecord) for record in message.content.values())
-        latest = self._channel.clock() - asked
-        self._answers[client_id] = AnswerTime(max(0.0, self._looked.get(client_id, asked) - asked), latest, worked)
+        latest = self._channel.clock() - asked_at
+        self._answers[client_id] = AnswerTime(earliest, latest, worked)
         if worked:
             insort(self._times, latest)
 

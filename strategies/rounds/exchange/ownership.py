@@ -73,8 +73,8 @@ class Owners:
         if owner is None and client_id.startswith(KEY_ID) and client_id != key.key_id:
             raise Refused(f"client-id '{client_id}' is another key's than this node's ({key.key_id}); {allow}")
         used = (i for ids in (self.lasting, self.passing) for i, owner in ids.items() if owner == key.fingerprint)
-        if (other := next(used, client_id)) != client_id:
-            raise Refused(f"this node's key ({key.key_id}) is client '{other}', not '{client_id}'; {allow}")
+        if (owned_id := next(used, client_id)) != client_id:
+            raise Refused(f"this node's key ({key.key_id}) is client '{owned_id}', not '{client_id}'; {allow}")
 
     def claim(self, client_id: str, key: ProvenKey) -> None:
         """Let a key use a client-id, from now on it alone; raises as `check` does."""

@@ -6,7 +6,7 @@ The call carries the run's initial model w_0, from which a client warms up its r
 import math
 import secrets
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -194,8 +194,8 @@ class RollCall:
         for node in gone[:-MOST_GONE]:
             del self.refused[node]
         # A client that has left and connects anew may have changed its mind: its answer says so.
-        if left := {member.node_id for member in map(self.members.of_client, self.members.left) if member}:
-            calls.again((left & calls.renewed(online)) - {call.node.node_id for call in calls.pending.values()})
+        if left_nodes := {member.node_id for member in map(self.members.of_client, self.members.left) if member}:
+            calls.again((left_nodes & calls.renewed(online)) - {call.node.node_id for call in calls.pending.values()})
         if due := calls.due(nodes, now, self.settings.start_timeout):
             ids = grid.push_messages([self._message(call) for call in due])
             sent = {message_id: call for message_id, call in zip(ids, due, strict=False) if message_id}
@@ -203,8 +203,8 @@ class RollCall:
                 calls.sent(message_id, call)
             due = list(sent.values())
         answers = self.channel.inbox.pull(list(calls.pending), Allowance()) if calls.pending else []
-        asked = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
-        calls_answered = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
+        expected = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
+        calls_answered = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in expected]
         self._take(calls_answered, online)
         for node in calls.lost(online, now):  # the call may have ended with the node's process
             self._unavailable(node, "it came online anew before it answered")
@@ -228,7 +228,7 @@ class RollCall:
     def _take(self, answers: list[tuple[Call, Message]], online: Container[int]) -> None:
         """Enrol the clients that answered, or record why they decline."""
         real = any(call.node.real for call, _ in answers)
-        with self.identities.open() if real else nullcontext(Owners()) as owners:
+        with (self.identities if real else Owners()).open() as owners:
             for call, message in answers:
                 node = call.node.node_id
                 if is_from_superlink(message):  # it went offline before it could answer
@@ -257,14 +257,14 @@ class RollCall:
             member = replace(member, key_id=key.key_id)
         if member.node_id != node.node_id:
             member = replace(member, node_id=node.node_id)
-        before = self.members.enrol(member)
-        if before is not None and before.node_id != node.node_id and before.node_id in online:
+        previous = self.members.enrol(member)
+        if previous is not None and previous.node_id != node.node_id and previous.node_id in online:
             # A client that was killed and came back; or two with the same key, or of a simulation with the same id.
             reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
-            self._refuse(before.node_id, Refused(reason))
+            self._refuse(previous.node_id, Refused(reason))
         self.refused.pop(node.node_id, None)
         self.channel.absent.discard(member.client_id)
-        if not member.left or before is None or before.node_id != member.node_id:
+        if not member.left or previous is None or previous.node_id != member.node_id:
             self.hooks.on_enrolled(member, len(self.members))
         stayed = member.client_id not in self.members.left
         if not member.left:  # one that had left may have changed its mind
@@ -297,8 +297,8 @@ class RollCall:
         self._refusals = count = self._refusals + 1
         if count > MOST_TOLD:
             if count & (count - 1) == 0:
-                told = f"{refusal} (refusal {count} of this run; few are told from {MOST_TOLD} on)"
-                self.hooks.on_refused(node, told)
+                text = f"{refusal} (refusal {count} of this run; few are told from {MOST_TOLD} on)"
+                self.hooks.on_refused(node, text)
         elif isinstance(refusal, DataRefused):
             self.hooks.on_data_refused(node, refusal.client_id, refusal.problem)
         else:
@@ -309,8 +309,8 @@ class RollCall:
         new = self.members.of_client(member.client_id) is None
         if new and 0 < (most := self.settings.max_clients) <= len(self.members):
             raise Refused(f"the run has all of its {most} clients (max-clients)")
-        if new and (other := self.members.of_node(node.node_id)) is not None:
-            raise Refused(f"this node is client '{other.client_id}' in this run, not '{member.client_id}'")
+        if new and (present := self.members.of_node(node.node_id)) is not None:
+            raise Refused(f"this node is client '{present.client_id}' in this run, not '{member.client_id}'")
 
     def _key_of(self, call: Call, message: Message) -> ProvenKey:
         """Return the key that a real node has proven.
@@ -358,23 +358,23 @@ class RollCall:
         clock, settings = self.channel.clock, self.settings
         least, wanted = settings.min_clients, max(settings.min_clients, settings.expected_clients)
         deadline, wait, all_here = clock() + settings.start_timeout, FIRST_POLL, math.inf
-        say, came, enrolled = clock() + FIRST_WORD, clock(), len(self.members)
+        next_word, last_arrival, enrolled = clock() + FIRST_WORD, clock(), len(self.members)
         while True:
             wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
             now, until = clock(), deadline
             if len(self.members) > enrolled:
-                came, enrolled = now, len(self.members)
+                last_arrival, enrolled = now, len(self.members)
             if enrolled >= wanted:
                 all_here = min(all_here, now)
-                until = min(came + SETTLED, all_here + settings.round_timeout) if self._calls.pending else now
+                until = min(last_arrival + SETTLED, all_here + settings.round_timeout) if self._calls.pending else now
             elif enrolled >= least:
-                until = min(deadline, came + settings.start_after)
+                until = min(deadline, last_arrival + settings.start_after)
             if now >= until:
                 break
-            if now >= say and enrolled < wanted:
+            if now >= next_word and enrolled < wanted:
                 silent = sorted(call.node.node_id for call in self._calls.pending.values())
                 self.hooks.on_waiting(enrolled, wanted, until - now, silent)
-                say = now + NEXT_WORD
+                next_word = now + NEXT_WORD
             self.channel.sleep(wait)
         if enrolled < least:
             reasons = list(self.refused.values())

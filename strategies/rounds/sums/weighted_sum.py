@@ -196,9 +196,8 @@ class WeightedSum:
         """
         self._gather()
         self._add_waiting()
-        sent_weight = (
-            keep + scale * self.weight
-        )  # of the sent model: 1 where the step is along the clients' mean update
+        # Of the model that was sent: 1 where the step is along the clients' mean update.
+        sent_weight = keep + scale * self.weight
         out: dict[str, Array] = {}
         for name, like in self._like.items():
             # In place, because fresh memory costs more than the arithmetic.

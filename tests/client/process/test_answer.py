@@ -44,6 +44,13 @@ def test_other_answers_are_a_word() -> None:
     assert answered(message("query")).line(0.5) == "roll call: answered (0.50 s)"
 
 
+def test_an_error_reply_that_the_app_returns_is_a_failure() -> None:
+    asked = message(server_round=2)
+    answer = Answer.given(asked, Message(Error(2, "no data"), reply_to=asked), None)
+    assert (answer.kind, answer.decided) == ("failed", ("failed", "no data"))
+    assert answer.line(0.5) == "round 2: failed, no data (0.50 s)"
+
+
 def test_each_answer_is_remembered_with_its_size(tmp_path: Path) -> None:
     activity, settings = Activity(tmp_path), {"strategy": "maxfl", "task": "digits"}
     asked = message(server_round=1, run_key="k")
@@ -53,7 +60,7 @@ def test_each_answer_is_remembered_with_its_size(tmp_path: Path) -> None:
         answered(asked, decision=1),
         answered(message(server_round=2, run_key="k"), JUDGED, decision=0),
         answered(message("evaluate", server_round=2, run_key="k")),
-        Answer("failed", "failed, no data", asked, Message(Error(2, "no data"), reply_to=asked)),
+        Answer("failed", "no data", asked, Message(Error(2, "no data"), reply_to=asked)),
     ]
     for answer in answers:
         answer.remember(activity, settings, 0.5)
