@@ -23,7 +23,7 @@ from client.state.activity import note_judged
 from client.state.own_key import proof_of
 from client.state.preferred import record_name
 from client.state.signs import note_training
-from client.turn import NO_STRATEGY, Turn, check_plugins, told_rule, told_strategy
+from client.turn import NO_STRATEGY, Turn, check_plugins, named_rule, named_strategy
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import UNMEASURED, Measured
@@ -161,7 +161,7 @@ class _Answers:
         """Decide, and train where the decision is to join."""
         participant = self._participants.of(context, message)
         config = _config(message)
-        algorithm, instructions = told_strategy(participant, config)
+        algorithm, instructions = named_strategy(participant, config)
         participant.discloses.check_train(algorithm)
         server_round, run_key = _round(config, missing=-1), str(config.get(keys.RUN_KEY, ""))
         metrics: Metrics = {keys.NUM_EXAMPLES: participant.data.counts[0]}
@@ -199,7 +199,7 @@ class _Answers:
         metrics[keys.DECISION] = int(decision)
         rule = training = None
         if decision is Decision.JOINED:
-            rule = told_rule(participant, algorithm, config)
+            rule = named_rule(participant, algorithm, config)
             training = self._training_settings(config, context.run_config)
             rule.check(training)
             _check_sent(participant, rule, training)
@@ -238,7 +238,7 @@ class _Answers:
         requirement = participant.requirement(run_key)
 
         judge = partial(participant.judge, arrays, model, server_round=server_round)
-        algorithm = told_strategy(participant, config)[0] if keys.STRATEGY in config else None
+        algorithm = named_strategy(participant, config)[0] if keys.STRATEGY in config else None
         survey = algorithm is None and split != keys.TEST_SPLIT  # of the model as it is sent
         use = None if survey else participant.use_of(algorithm or NO_STRATEGY)
         measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, tuning_steps, use)

@@ -199,7 +199,7 @@ class Equipment:
         fingerprint: the task's.
         allowed: the packages whose code may run.
         introduction: what each client's answer to the roll call says.
-        packed: returns what travels of a model, packed, and its content hash.
+        packed: returns what `pack` does, and remembers it of the latest model.
     """
 
     def __init__(self, config: RunConfig, node: NodeSettings, cache: Cache) -> None:
@@ -236,9 +236,10 @@ class Equipment:
                 kind, config, self.fingerprint, data, self.layout.hash, initial, client
             )
         )
-        self.packed = Latest(self._packed)
+        self.packed = Latest(self.pack)
 
-    def _packed(self, arrays: Arrays) -> tuple[ArrayRecord, str]:
+    def pack(self, arrays: Arrays) -> tuple[ArrayRecord, str]:
+        """Return what travels of a model, packed, and its content hash."""
         record = self.layout.pack({name: arrays[name] for name in self.layout.names})
         return record, content_hash(record)
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from client.data.cache import Cache
@@ -159,10 +158,6 @@ class Learner:
         if self.parts.personal:
             self.memory(run_key).keep_personal(server_round, {name: arrays[name] for name in self.parts.personal})
             self.judged = JudgedModel("", 0, {})
-
-    def pack(self, arrays: Arrays) -> ArrayRecord:
-        """Return what travels of a model, packed."""
-        return self.layout.pack({name: arrays[name] for name in self.layout.names})
 
     # -- training and measuring ---
 

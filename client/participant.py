@@ -20,7 +20,7 @@ from fedappeal.core.policy import Past, Situation
 from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.packing import Arrays, content_hash
+from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.tasks.examples import FEWEST
 from fedappeal.tasks.share import ALL
@@ -70,11 +70,7 @@ class Participant(Learner):
             LimitReached: where the owner's limits have no room for the run.
         """
         # Of simulated clients all begin with the same w_0; a client of its own need not hold it for longer.
-        if self.store.durable:
-            packed = self.pack(initial)
-            initial_hash = content_hash(packed)
-        else:
-            packed, initial_hash = self.equipment.packed(initial)
+        packed, initial_hash = (self.equipment.pack if self.store.durable else self.equipment.packed)(initial)
         if self.guard is not None:
             self.guard.make_room(self.store, run_key, packed)
             self.guard.begin_run(run_key, packed)

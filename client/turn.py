@@ -47,7 +47,7 @@ def check_plugins(lines: str, allowed: Allowed) -> None:
             raise ConfigError(f"{kind} differs: this client has {installed}, the run {of_run}")
 
 
-def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[ClientSide, Mapping[str, Scalar]]:
+def named_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[ClientSide, Mapping[str, Scalar]]:
     """Return the strategy that a message names, and what it tells about it.
 
     Where the run's own settings name the strategy, the message has to agree with them: what a client reports under
@@ -83,7 +83,7 @@ def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tup
     return expected, {**settings, **sent}
 
 
-def told_rule(participant: Participant, algorithm: ClientSide, config: Mapping[str, Scalar]) -> LocalRule:
+def named_rule(participant: Participant, algorithm: ClientSide, config: Mapping[str, Scalar]) -> LocalRule:
     """Return the local rule that a message names, with its settings.
 
     Raises:

@@ -29,9 +29,9 @@ from pydantic import Field
 from fedappeal.core.requirement import Measured
 from fedappeal.settings.config import ConfigError, Count, RunConfig
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Instructions, Model, Reply, Round, log
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
-from strategies.rounds.sums.weighted_sum import Refused
 
 SATISFIED = "satisfied"
 """Key in a joined reply: 1 where the model that was sent meets the client's requirement, else 0."""

@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import Field
 
 from fedappeal.settings.config import ConfigError, Positive
+from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Model, Reply, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
-from strategies.rounds.sums.weighted_sum import Refused
 
 _ALL = ""
 """In place of a client-id: every client."""

@@ -49,10 +49,11 @@ from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.refusal import Refused
 from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
 from strategies.rounds.sums.influence import zeros_like
-from strategies.rounds.sums.weighted_sum import Refused, WeightedSum, finite
+from strategies.rounds.sums.weighted_sum import WeightedSum, finite
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

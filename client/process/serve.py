@@ -40,7 +40,7 @@ from fedappeal.flower.node.fleet import LONGEST_HOLD, MessageDropped, MessageRef
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.clock import CLOCK
-from fedappeal.system.json_log import JsonLines
+from fedappeal.system.json_log import JsonLines, print_log
 from fedappeal.system.locks import InUse, only_process
 
 _LOOK_EVERY = 20.0
@@ -86,17 +86,6 @@ def _log(event: Event) -> None:
     LOGGER.log(logging.WARNING if problem else logging.INFO, event.text, extra=facts)
 
 
-def _log_to_terminal(as_json: bool) -> None:
-    """Let the client's logger print lines, unless it has a handler."""
-    if not LOGGER.handlers:
-        handler = logging.StreamHandler(sys.stdout)
-        plain = logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S")
-        handler.setFormatter(JsonLines() if as_json else plain)
-        LOGGER.addHandler(handler)
-        LOGGER.setLevel(logging.INFO)
-        LOGGER.propagate = False
-
-
 def run_client(
     node: NodeSettings,
     connection: Connection,
@@ -125,7 +114,8 @@ def run_client(
         0 after a signal; 2 where the state folder is in use, the key is unfit or no connection was made in time.
     """
     if on_event is _log:
-        _log_to_terminal(log_as_json)
+        plain = logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S")
+        print_log(LOGGER, JsonLines() if log_as_json else plain, sys.stdout)
 
     def tell(event: Event) -> None:
         on_event(event)

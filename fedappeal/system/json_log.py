@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TextIO
 
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
@@ -65,6 +66,16 @@ def chosen_formatter(text: logging.Formatter) -> logging.Formatter:
         ConfigError: it asks for no format.
     """
     return JsonLines() if is_json(os.environ.get(LOG_FORMAT) or TEXT) else text
+
+
+def print_log(logger: logging.Logger, formatter: logging.Formatter, stream: TextIO | None = None) -> None:
+    """Let a logger print lines, unless it has a handler; ``stream``: None is standard error."""
+    if not logger.handlers:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(formatter)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 class JsonLines(logging.Formatter):

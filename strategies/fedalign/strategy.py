@@ -38,7 +38,6 @@ from strategies.fedalign.alignment import (
     rho,
     theta,
 )
-from strategies.rounds.algorithm import pooled
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round, claim
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
@@ -360,3 +359,10 @@ class FedALIGN(Strategy):
             numbers |= {"theta": theta(accepted), "rho": rho(accepted), "theta_mean": mean, "rho_mean": 1.0 - mean}
         record.decisions |= dict.fromkeys(now.refused, "refused")
         return KEEP_MODEL if model is None else model
+
+
+def pooled(answers: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    """Return a measure on all clients' examples together; None where no client reports it."""
+    claims = [(claim(metrics, key), claim(metrics, keys.NUM_EXAMPLES)) for metrics in answers if key in metrics]
+    examples = sum(count for _, count in claims)
+    return sum(value * (count / examples) for value, count in claims) if claims else None

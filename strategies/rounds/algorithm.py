@@ -7,18 +7,17 @@ need Flower are imported where they are used: reading an algorithm's settings lo
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, SupportsFloat
 
 from fedappeal.core.algorithm import ClientSide
-from fedappeal.protocol import keys
-from fedappeal.protocol.keys import SEEN
-from fedappeal.protocol.metric import ACCURACY, Metric, column
+from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError, RunConfig
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.round import KEEP_MODEL, NOTHING, Instructions, Kept, Model, Reply, Round, claim
+from strategies.rounds.refusal import Refused
+from strategies.rounds.round import KEEP_MODEL, NOTHING, Instructions, Kept, Model, Reply, Round
 from strategies.rounds.shared import SharedSettings
-from strategies.rounds.sums.weighted_sum import Refused
+from strategies.rounds.summary import summarise
 
 
 class Survey:
@@ -251,71 +250,3 @@ class Algorithm(Survey, Influence, ClientSide):
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up what `carried` returned; an empty dict is left out."""
-
-
-WORST_SHARE = 10
-"""The worst decile is one client in ten, rounded up."""
-
-
-def summarise(
-    replies: Iterable[tuple[Member, Mapping[str, Any]]], metric: Metric = ACCURACY, others: Iterable[str] = ()
-) -> dict[str, float]:
-    """Average evaluation replies over clients, unweighted (MaxFL, Definition 1 and section 5).
-
-    Args:
-        replies: the clients' answers.
-        metric: the task's primary metric; below it is ``accuracy``.
-        others: names of the task's further metrics.
-
-    Returns:
-        ``gm_appeal`` (share of clients with test loss < rho_k), ``gm_appeal_train`` or ``gm_appeal_held_out`` (the
-        same by what they judge models by), ``served`` (share of clients whose test metric is at least as good with
-        the model as with their own), ``accuracy``, ``loss``,
-        ``train_loss``, ``preferred_accuracy``, ``adapted_accuracy``, ``adapted_loss`` and the further metrics
-        over the seen clients that reported each of them; of their accuracies also the mean over the tenth of the
-        clients where it is worst (``worst_decile_accuracy``), the lowest and the highest (``lowest_accuracy``,
-        ``highest_accuracy``); the same with ``unseen_`` in front over the unseen ones.
-    """
-    averaged = {
-        "gm_appeal": keys.APPEALED,
-        "gm_appeal_train": keys.APPEALED_TRAIN,
-        "gm_appeal_held_out": keys.APPEALED_HELD_OUT,
-        "served": keys.SERVED,
-        metric.column: metric.name,
-        "loss": keys.LOSS,
-        "train_loss": keys.TRAIN_LOSS,
-        f"preferred_{metric.column}": keys.PREFERRED + metric.name,
-        f"adapted_{metric.column}": keys.ADAPTED + metric.name,
-        "adapted_loss": keys.ADAPTED_LOSS,
-        **{column(other): other for other in others},
-    }
-    values: dict[str, list[float]] = {}
-    for member, metrics in replies:
-        prefix = "" if member.role == SEEN else "unseen_"
-        for name, key in averaged.items():
-            if key in metrics:
-                values.setdefault(prefix + name, []).append(claim(metrics, key))
-    summary = {name: _mean(v) for name, v in values.items()}
-    for prefix in ("", "unseen_"):
-        if scores := metric.worst_first(values.get(prefix + metric.column, ())):
-            worst = scores[: math.ceil(len(scores) / WORST_SHARE)]
-            summary[f"{prefix}worst_decile_{metric.column}"] = _mean(worst)
-            summary[f"{prefix}lowest_{metric.column}"] = min(scores)
-            summary[f"{prefix}highest_{metric.column}"] = max(scores)
-    return summary
-
-
-def pooled(answers: Iterable[Mapping[str, Any]], key: str) -> float | None:
-    """Return a measure on all clients' examples together; None where no client reports it."""
-    claims = [(claim(metrics, key), claim(metrics, keys.NUM_EXAMPLES)) for metrics in answers if key in metrics]
-    examples = sum(count for _, count in claims)
-    return sum(value * (count / examples) for value, count in claims) if claims else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Return the mean of finite values; finite, though their sum may not be."""
-    mean = sum(values) / len(values)
-    if math.isfinite(mean):
-        return mean
-    # Divided first: less exact (ten times 0.1 is not 1), so for absurd claims only.
-    return min(max(sum(v / len(values) for v in values), min(values)), max(values))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol.keys import Decision
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.sums.weighted_sum import Refused
+from strategies.rounds.refusal import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

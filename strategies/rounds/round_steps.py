@@ -14,16 +14,19 @@ from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, sampling_order
-from strategies.rounds.round import ABSENT, KEEP_MODEL, Reply, Round, RoundRecord, check_faults, log, unexpected
+from strategies.rounds.refusal import NoAnswer, NotFinite, Refused, unexpected
+from strategies.rounds.round import ABSENT, KEEP_MODEL, Reply, Round, RoundRecord, log
 from strategies.rounds.shared import learning_rate_share
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians, Sent
 from strategies.rounds.sums.last_good import DIVERGED, Divergence
-from strategies.rounds.sums.weighted_sum import HeldModels, NoAnswer, NotFinite, Refused, finite
+from strategies.rounds.sums.weighted_sum import HeldModels, finite
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord
 
 logger = logging.getLogger("fedappeal")
+_AT_FAULT = 3
+"""Clients for which a strategy fails, all that would have joined, before its error ends the run; all where fewer."""
 
 
 class RoundSteps(Algorithm):
@@ -245,8 +248,9 @@ class RoundSteps(Algorithm):
         if round.bounds is not None:
             for sent in round.bounds.release():
                 self._add_held(round, round.bounds, sent)
-        check_faults(round.faults, len(record.decisions), record.count("joined"))
         self.pool_empty = record.count("joined") == 0
+        if round.faults and self.pool_empty and len(round.faults) >= min(_AT_FAULT, len(record.decisions)):
+            raise next(iter(round.faults.values()))  # the strategy is at fault: no single client ends a run of others
         if not record.mandatory:
             willing = record.count("joined") + record.count("surplus")
             staying, left = len(self.members.population()), len(self.members.left)

@@ -15,11 +15,11 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, waves
-from strategies.rounds.round import COUNTED, Hooks, Round, RoundRecord, packed, unexpected, unpacked
+from strategies.rounds.refusal import Refused, unexpected
+from strategies.rounds.round import COUNTED, Hooks, Round, RoundRecord, packed, unpacked
 from strategies.rounds.round_steps import RoundSteps
 from strategies.rounds.shared import check_schedule, settings_of_round
 from strategies.rounds.sums.last_good import DIVERGED, LOST, ROLL_BACKS, ROLLED_BACK, Divergence, LastGood, split
-from strategies.rounds.sums.weighted_sum import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict

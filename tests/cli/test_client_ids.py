@@ -9,7 +9,7 @@ import pytest
 from fedappeal.cli.main import main
 from server.identities import FILE, IdentityFile
 from strategies.rounds.exchange.ownership import ProvenKey
-from strategies.rounds.sums.weighted_sum import Refused
+from strategies.rounds.refusal import Refused
 
 ALICE = "key-" + "a" * 16
 

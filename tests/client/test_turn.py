@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, RecordDict
 
-from client.turn import told_rule, told_strategy
+from client.turn import named_rule, named_strategy
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import array_record
@@ -118,7 +118,9 @@ def test_a_run_that_names_no_strategy_leaves_it_to_the_message() -> None:
     assert weighted[keys.ARRAYS] == plain[keys.ARRAYS]
     assert weighted == ask(changed(CONFIG, tuning_steps=3))
     participant = node.participants.of(node.context)
-    algorithm, told = told_strategy(participant, {keys.STRATEGY: "maxfl", "maxfl.tuning-steps": 3, "maxfl.word": "x"})
+    algorithm, told = named_strategy(
+        participant, {keys.STRATEGY: "maxfl", "maxfl.tuning-steps": 3, "maxfl.word": "x"}
+    )
     assert (algorithm.name, algorithm.tuning_steps()) == ("maxfl", 3)
     assert dict(told) == {
         **{"server-lr": 1.0, "stabilizer": 0.001, "step-sizes": "set", "local-steps": 2},
@@ -133,13 +135,13 @@ def test_the_local_rule_has_the_settings_that_the_message_names() -> None:
     node = Node(changed(FEDAVG, fedprox__proximal_mu=0.25))
     participant = node.participants.of(node.context)
     fedavg = participant.strategy
-    assert told_rule(participant, fedavg, {}).name == "sgd"
-    prox = told_rule(participant, fedavg, {keys.LOCAL_RULE: "prox"})
+    assert named_rule(participant, fedavg, {}).name == "sgd"
+    prox = named_rule(participant, fedavg, {keys.LOCAL_RULE: "prox"})
     assert (prox.name, prox.settings.proximal_mu) == ("prox", 0.25)
-    prox = told_rule(participant, fedavg, {keys.LOCAL_RULE: "prox", "fedprox.proximal-mu": 0.5})
+    prox = named_rule(participant, fedavg, {keys.LOCAL_RULE: "prox", "fedprox.proximal-mu": 0.5})
     assert prox.settings.proximal_mu == 0.5
     with pytest.raises(ConfigError, match=r"^fedprox\.proximal-mu = -1 is not allowed"):
-        told_rule(participant, fedavg, {keys.LOCAL_RULE: "prox", "fedprox.proximal-mu": -1})
+        named_rule(participant, fedavg, {keys.LOCAL_RULE: "prox", "fedprox.proximal-mu": -1})
 
 
 @pytest.mark.parametrize("strategy", ["fedprox", "scaffold", "ditto", "perfedavg", "pfedme", "adagd", "maxfl-adagd"])

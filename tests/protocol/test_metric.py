@@ -9,8 +9,8 @@ from fedappeal.core.requirement import METRIC, Evaluation, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError
-from strategies.rounds.algorithm import summarise
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.summary import summarise
 
 ERROR = Metric("abs-error", higher_is_better=False, low=0.0, high=math.inf)
 SCORE = Metric("r2", low=-math.inf, high=1.0)

@@ -14,7 +14,7 @@ from fedappeal.system.locks import only_process
 from server import identities
 from server.identities import FILE, IdentityFile, identities_of
 from strategies.rounds.exchange.ownership import ProvenKey
-from strategies.rounds.sums.weighted_sum import Refused
+from strategies.rounds.refusal import Refused
 
 ALICE, BOB = ProvenKey("a" * 64, True), ProvenKey("b" * 64, True)
 PASSING = ProvenKey("c" * 64, False)

@@ -16,8 +16,9 @@ from fedappeal.protocol.packing import Form, Sums, content_size, model_of, view
 from fedappeal.simulation.grid import FIRST_NODE, Contexts, InProcessGrid, clients_here
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import simulation_threads
+from strategies.rounds.refusal import NotFinite, Refused
 from strategies.rounds.sums.influence import zeros_like
-from strategies.rounds.sums.weighted_sum import NotFinite, Refused, WeightedSum
+from strategies.rounds.sums.weighted_sum import WeightedSum
 
 Key = tuple[str, str]
 """The message that a model answers, and the name of its record."""

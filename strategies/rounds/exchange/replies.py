@@ -16,8 +16,8 @@ from fedappeal.protocol.packing import Allowance, content_bytes
 from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT, SURVEY, Addressed, Channel, Exchange
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.round import ABSENT, Instructions, Reply, Round, RoundRecord, claim, unexpected
-from strategies.rounds.sums.weighted_sum import NoAnswer, NotFinite, Refused
+from strategies.rounds.refusal import NoAnswer, NotFinite, Refused, unexpected
+from strategies.rounds.round import ABSENT, Instructions, Reply, Round, RoundRecord, claim
 
 
 def train_messages(

@@ -20,9 +20,9 @@ from strategies.rounds.exchange.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.exchange.ownership import Identities, Owners, ProvenKey
 from strategies.rounds.exchange.replies import DataRefused, read_client_id, read_proof, read_roll_call
+from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Hooks
 from strategies.rounds.shared import SharedSettings
-from strategies.rounds.sums.weighted_sum import Refused
 
 FIRST_PAUSE = 1.0
 """Seconds until a node is called again that did not answer."""
@@ -40,13 +40,11 @@ class Call:
     Attributes:
         node: to which.
         sent: when, on the run's clock.
-        until: when its time is over.
         nonce: what the client signs; empty in a simulation.
     """
 
     node: ConnectedNode
     sent: float
-    until: float
     nonce: str = ""
 
 
@@ -65,22 +63,22 @@ class Calls:
     _failed: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By node: how often, and until when it is not called."""
 
-    def expire(self, now: float) -> None:
+    def expire(self, now: float, ttl: float) -> None:
         """Give up the calls whose time is over: those nodes are called again. Forget pauses that are long over."""
         self._failed = {node: pause for node, pause in self._failed.items() if now < pause[1] + LONGEST_PAUSE}
         for message_id, call in list(self.pending.items()):
-            if now >= call.until:
+            if now >= call.sent + ttl:
                 del self.pending[message_id]
                 self.again([call.node.node_id])
 
-    def due(self, online: Iterable[ConnectedNode], now: float, ttl: float) -> list[Call]:
+    def due(self, online: Iterable[ConnectedNode], now: float) -> list[Call]:
         """Return the calls to make now, to nodes that are online, in their order."""
         fresh = [node for node in online if node.node_id not in self._called]
         fresh = [node for node in fresh if now >= self._failed.get(node.node_id, (0, now))[1]]
         if self.places and any(node.real for node in fresh):
             unanswered = sum(now < call.sent + AT_ONCE for call in self.pending.values())
             fresh = fresh[: max(0, max(self.places, FEW) - unanswered)]
-        return [Call(node, now, now + ttl, secrets.token_hex(16) if node.real else "") for node in fresh]
+        return [Call(node, now, secrets.token_hex(16) if node.real else "") for node in fresh]
 
     def waiting(self, online: Iterable[ConnectedNode]) -> bool:
         """Whether some node that is online has not been called."""
@@ -182,7 +180,7 @@ class RollCall:
         nodes = self._connected.now()
         if nodes is self._settled and not calls.pending:
             return False
-        calls.expire(now)
+        calls.expire(now, self.settings.start_timeout)
         online = {node.node_id: node.activated for node in nodes}
         self.members.set_online(online)
         if not self._warned and any(node.real and not node.registered for node in nodes):
@@ -196,7 +194,7 @@ class RollCall:
         # A client that has left and connects anew may have changed its mind: its answer says so.
         if left_nodes := {member.node_id for member in map(self.members.of_client, self.members.left) if member}:
             calls.again((left_nodes & calls.renewed(online)) - {call.node.node_id for call in calls.pending.values()})
-        if due := calls.due(nodes, now, self.settings.start_timeout):
+        if due := calls.due(nodes, now):
             ids = grid.push_messages([self._message(call) for call in due])
             sent = {message_id: call for message_id, call in zip(ids, due, strict=False) if message_id}
             for message_id, call in sent.items():
@@ -250,13 +248,11 @@ class RollCall:
         """
         node = call.node
         key, member = self._read(call, message, owners)
+        member = replace(member, node_id=node.node_id, key_id=key.key_id if key is not None else "")
         if key is not None:
             self._check_place(member, node)
             if member.enrolled:
                 owners.claim(member.client_id, key)
-            member = replace(member, key_id=key.key_id)
-        if member.node_id != node.node_id:
-            member = replace(member, node_id=node.node_id)
         previous = self.members.enrol(member)
         if previous is not None and previous.node_id != node.node_id and previous.node_id in online:
             # A client that was killed and came back; or two with the same key, or of a simulation with the same id.

@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Sums, array_record, record_of_arrays, serialised, view
+from strategies.rounds.refusal import Refused
 from strategies.rounds.reply import Reply
-from strategies.rounds.sums.weighted_sum import Refused, WeightedSum
+from strategies.rounds.sums.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

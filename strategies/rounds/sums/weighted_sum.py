@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol.packing import Elsewhere, Part, Sums, elsewhere, record_of_arrays, serialised, view
+from strategies.rounds.refusal import NotFinite, Refused
 
 if TYPE_CHECKING:
     from flwr.app import Array, ArrayRecord
@@ -24,18 +25,6 @@ _AT_ONCE = 2
 """Models that wait until their differences are added up together, which takes less time than one by one."""
 _GROUP = 64
 """Models whose differences are added up in float32, before their sum is added to the others in float64."""
-
-
-class Refused(ValueError):
-    """A reply that is left out; the message says why, for a person to read."""
-
-
-class NotFinite(Refused):
-    """A reply that is left out for a value that is not finite."""
-
-
-class NoAnswer(Refused):
-    """The SuperLink's word in place of a reply: the client gave none."""
 
 
 FOLDED_AT_ONCE = 64 << 20

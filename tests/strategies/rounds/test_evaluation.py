@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
 from strategies import FedAvg
-from strategies.rounds.algorithm import summarise
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.summary import summarise
 from tests.grid import MemoryGrid, Volunteer, model
 
 LARGEST = sys.float_info.max

@@ -10,8 +10,8 @@ from fedappeal.protocol.packing import content_size
 from strategies import FedAvg
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Instructions, Reply, Round, claim
-from strategies.rounds.sums.weighted_sum import Refused
 from tests.grid import Handler, MemoryGrid, Volunteer, Watch, model, run, values_of
 
 

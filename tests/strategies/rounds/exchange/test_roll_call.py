@@ -11,8 +11,8 @@ from strategies.rounds.exchange.exchange import Channel
 from strategies.rounds.exchange.members import Members
 from strategies.rounds.exchange.replies import read_roll_call
 from strategies.rounds.exchange.roll_call import MOST_TOLD, RollCall, RollCallError
+from strategies.rounds.refusal import Refused
 from strategies.rounds.shared import SharedSettings
-from strategies.rounds.sums.weighted_sum import Refused
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run
 
 

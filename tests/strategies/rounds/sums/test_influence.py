@@ -18,9 +18,9 @@ from strategies.fedalign.alignment import Statement, without_outliers
 from strategies.fedalign.strategy import PRIORITY
 from strategies.mwfed import loads
 from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Reply, Round, RoundRecord
 from strategies.rounds.sums.influence import HELD, KEPT, Bounds, Direction, Medians, capped, log_norm, shortened
-from strategies.rounds.sums.weighted_sum import Refused
 from strategies.scaffold import CONTROL_DELTA
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedappeal.protocol.packing import Elsewhere, Kept, Part, Sums, record_elsewhere
-from strategies.rounds.sums.weighted_sum import Refused, WeightedSum
+from strategies.rounds.refusal import Refused
+from strategies.rounds.sums.weighted_sum import WeightedSum
 
 
 def record(**arrays: NDArray[np.generic]) -> ArrayRecord:
