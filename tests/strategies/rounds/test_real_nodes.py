@@ -105,6 +105,24 @@ def test_a_client_that_comes_back_under_another_node_id_proves_itself_and_trains
     assert watch.refused == {}
 
 
+def test_a_node_that_names_another_node_as_its_own_is_checked_all_the_same() -> None:
+    thief = Volunteer("4711")
+
+    def forged(message: Message) -> Message | None:
+        reply = thief(message)
+        assert reply is not None
+        reply.metadata.__dict__["_src_node_id"] = (
+            4711  # the name of a client that is known by its node
+        )
+        return reply
+
+    grid = slow(RealGrid({10: Signing("4711", new_key()), 11: Volunteer("b")}))
+    watch = federate(grid, 2, Watch(before={2: lambda: grid.nodes.update({12: forged})}))
+    assert list(watch.refused) == [12]
+    assert watch.refused[12].startswith("client-id '4711' belongs to another key")
+    assert 12 not in grid.asked(2)
+
+
 @pytest.mark.parametrize("online", [True, False])
 @pytest.mark.parametrize("thief", [Volunteer("alice", left=False), Signing("alice", new_key(), left=False)])
 def test_another_key_is_refused_and_she_is_not_disturbed(online: bool, thief: Any) -> None:
