@@ -111,9 +111,7 @@ def test_a_node_that_names_another_node_as_its_own_is_checked_all_the_same() -> 
     def forged(message: Message) -> Message | None:
         reply = thief(message)
         assert reply is not None
-        reply.metadata.__dict__["_src_node_id"] = (
-            4711  # the name of a client that is known by its node
-        )
+        reply.metadata.__dict__["_src_node_id"] = 4711  # the name of a client that is known by its node
         return reply
 
     grid = slow(RealGrid({10: Signing("4711", new_key()), 11: Volunteer("b")}))
