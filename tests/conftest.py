@@ -5,6 +5,7 @@ import os
 import signal
 from functools import cache
 
+import httpx
 import pytest
 import typer.main
 from hypothesis import settings
@@ -22,6 +23,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 setattr(os, "fsync", lambda file: None)  # noqa: B010
 # Each call of the command's `main` makes all options of all commands anew, which takes 40 ms.
 typer.main.get_command = cache(typer.main.get_command)
+# Each client reads all certificates of this machine, which takes 40 ms.
+setattr(httpx._transports.default, "create_ssl_context", cache(httpx.create_ssl_context))  # noqa: B010
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,6 +1,5 @@
 """The docs site, built as `make docs` builds it: each link and anchor resolves, and it asks no other host."""
 
-import subprocess
 import sys
 from functools import cache
 from html.parser import HTMLParser
@@ -10,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.warm import run
 
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "object": "data"}
 """By element, the attribute that a browser fetches without being asked."""
@@ -41,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-c", "docs/site"]
     command += ["-d", str(folder / "doctrees"), ".", str(folder / "html")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "html"
 

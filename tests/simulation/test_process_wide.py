@@ -34,7 +34,7 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 SHARED: dict[str, Any] = {
     **{"model": "mlp", "clients": 6, "rounds": 2, "mandatory-rounds": 1},
-    **{"local-steps": 8, "batch-size": 16, "solo.steps": 8},
+    **{"local-steps": 2, "batch-size": 16, "solo.steps": 2},
 }
 PAIRS: dict[str, tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]] = {
     "batched, batched": (

@@ -55,7 +55,7 @@ def test_mu_moves_the_fixed_point_as_the_objective_says() -> None:
     weights = [(1 - (1 - RATE * (a + mu)) ** steps) * a / (a + mu) for a in CURVATURES]
     expected = sum(v * b for v, b in zip(weights, OPTIMA, strict=True)) / sum(weights)
     run = config(clients, local_steps=steps)
-    assert learned(FedProx(proximal_mu=mu), MemoryGrid(nodes(run)), 80, run) == pytest.approx(expected, rel=1e-9)
+    assert learned(FedProx(proximal_mu=mu), MemoryGrid(nodes(run)), 40, run) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(

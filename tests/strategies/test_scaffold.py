@@ -162,8 +162,8 @@ def test_a_client_that_did_not_come_back_after_a_resume_still_counts() -> None:
 def test_fedavg_drifts_and_scaffold_finds_the_optimum(clients: int) -> None:
     run, all_of_them = config(clients), range(clients)
     assert abs(drifted(all_of_them) - optimum(all_of_them)) > 0.19  # 0.604 for 0.8; 0.216 for 0.429
-    assert learned(FedAvg(), MemoryGrid(nodes(run)), 60, run) == pytest.approx(drifted(all_of_them), rel=1e-9)
-    found = learned(Scaffold(), MemoryGrid(nodes(run)), 60, run)
+    assert learned(FedAvg(), MemoryGrid(nodes(run)), 20, run) == pytest.approx(drifted(all_of_them), rel=1e-9)
+    found = learned(Scaffold(), MemoryGrid(nodes(run)), 45, run)
     assert found == pytest.approx(optimum(all_of_them), rel=1e-7)
 
 
@@ -193,7 +193,7 @@ def test_replies_that_are_lost_do_not_move_the_optimum() -> None:
 
 def test_few_clients_a_round() -> None:
     run = config(3, local_steps=3)
-    found = learned(Scaffold(clients_per_round=1, seed=3), MemoryGrid(nodes(run)), 400, run)
+    found = learned(Scaffold(clients_per_round=1, seed=3), MemoryGrid(nodes(run)), 100, run)
     assert found == pytest.approx(optimum(range(3)), rel=1e-6)
 
 

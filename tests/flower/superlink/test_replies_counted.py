@@ -24,7 +24,7 @@ from tests.flower.conftest import Server, app_of, serve_app
 from tests.flower.superlink.test_fleet_limits import Sender
 from tests.hostile.forged import Forged, Upload, announce, forged, metrics, model, npy, reply
 
-MANY = 3 * (REPLIES_AT_LEAST + REPLIES_EACH)
+MANY = REPLIES_AT_LEAST + REPLIES_EACH + 5
 
 
 @pytest.fixture(params=["memory", "database"])

@@ -89,7 +89,7 @@ def test_a_step_is_the_strategys_own(estimates: list[float], rounds: int) -> Non
 @given(st.lists(values, min_size=2, max_size=4))
 def test_every_round_of_the_strategy_lowers_the_objective(estimates: list[float]) -> None:
     for first in (estimates[0], 0.0):
-        models = federated(MaxFL(stabilizer=STABILIZER), estimates, first, 20)
+        models = federated(MaxFL(stabilizer=STABILIZER), estimates, first, 8)
         heights = objective(np.array(models), np.array(estimates))
         assert (np.diff(heights) <= 1e-12).all()
 

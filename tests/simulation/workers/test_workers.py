@@ -31,6 +31,7 @@ def _one_thread() -> None:
 
 
 def settings(**changed: Any) -> RunConfig:
+    changed = {"rounds": 4} | changed
     return RunConfig.parse(SETTINGS | {key.replace("_", "-"): value for key, value in changed.items()})
 
 
@@ -149,7 +150,7 @@ def test_a_lost_workers_clients_go_to_the_others(
 ) -> None:
     config = settings(strategy=strategy, **STRATEGIES[strategy])
     one = one_process(config)
-    workers.dies = lambda worker, called, count: when * (worker == 1 and called == method and count == 4)
+    workers.dies = lambda worker, called, count: when * (worker == 1 and called == method and count == 3)
     three = run(tmp_path / "three", config, THREE)
     assert_same(one, three)
     lost = [event["worker"] for event in Record(three).events if event["event"] == "worker-lost"]
