@@ -80,8 +80,11 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
 
     short = ("--rounds", "10", "--out", str(killed))
     marked.start(FEDAPPEAL, "local", *options, *short, log=tmp_path / "killed.log", warm=True)
+    wait_for_rounds(killed, 1)
+    processes = marked.alive()  # looked for in time: the run goes on meanwhile
+    assert len(processes) == 8, "the command, its SuperLink, executor and ServerApp, clients and their parent"
     wait_for_rounds(killed, 6)
-    assert len(marked.alive()) == 8, "the command, its SuperLink, executor and ServerApp, clients and their parent"
+    each(processes, psutil.Process.kill)
     end_all(marked)
     assert 6 <= len(Record(killed).history) < 10
     done = marked.run(FEDAPPEAL, "resume", str(killed), "--rounds", "11", warm=True)

@@ -24,6 +24,7 @@ from fedappeal.system.locks import only_process
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard
 from tests.views.live.browser import chromium, fits, narrow, needs_chromium, new_page
+from tests.warm import WARM
 
 __all__ = ["chromium"]
 
@@ -94,8 +95,9 @@ def confirm(page: Any, name: str) -> str:
 
 @needs_chromium
 def test_an_owner_reads_what_it_gets_and_uses_each_button(
-    chromium: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    chromium: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("client.page.beside.subprocess", WARM)
     remember(tmp_path)
     with visiting(chromium, tmp_path, capfd, "max-seconds=5") as (page, visited, url):
         page.get_by_text("accuracy on your test data: shared 91.7 %, mine alone 65.0 %").wait_for()
