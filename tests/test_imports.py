@@ -171,27 +171,15 @@ for name in ("TextClassification", "CausalLM"):
     assert loaded(code, *heavy) == "[]"
 
 
-def test_the_server_app_builds_every_strategy_without_torch() -> None:
-    code = """
-import server.app
-from fedappeal.settings.config import RunConfig
-from server.build import check_settings
-from fedappeal.core.registry import STRATEGIES
-for name in STRATEGIES.built_in:
-    assert check_settings(RunConfig(strategy=name)).build().name == name
-"""
-    assert loaded(code, "torch", *CLIENTS_OWN, "ray", "flwr_datasets") == "[]"
-
-
 RUN = """
 import numpy as np
 from pathlib import Path
 import server.app
 from fedappeal.system.files import write_safetensors
 from fedappeal.settings.config import RunConfig
-from server.build import chosen
-from server.build import chosen
+from server.build import check_settings, chosen
 from server.run import run
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record
 from strategies.maxfl import APPEAL_WEIGHT
@@ -206,11 +194,13 @@ for resume, rounds in ((False, 2), (True, 3)):
         run(grid, chosen(config))
 assert [line["joined"] for line in Record(Path("run")).history] == [2, 2, 2]
 assert Path("run", MODEL).exists() and Path("run", CHECKPOINT).exists()
+for name in STRATEGIES.built_in:
+    assert check_settings(RunConfig(strategy=name)).build().name == name
 """
 
 
-def test_a_whole_run_of_the_server_with_a_given_model_loads_no_torch(tmp_path: Path) -> None:
-    assert loaded(RUN, "torch", *CLIENTS_OWN, "sklearn", "flwr_datasets", folder=tmp_path) == "[]"
+def test_a_servers_run_with_a_given_model_and_building_every_strategy_load_no_torch(tmp_path: Path) -> None:
+    assert loaded(RUN, "torch", *CLIENTS_OWN, "ray", "sklearn", "flwr_datasets", folder=tmp_path) == "[]"
 
 
 def imports(folder: str) -> Iterator[tuple[Path, str, bool]]:

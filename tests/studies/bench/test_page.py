@@ -1,5 +1,6 @@
 """The page and the picture are made of the results alone, and are the same each time."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,13 @@ DEAD, ALIVE = [0.0] * 10, [20.0] * 10
 KEPT = {"fedavg": [DEAD, DEAD, DEAD, ALIVE], "maxfl": [DEAD, ALIVE, ALIVE, ALIVE], "term": [DEAD] * 4}
 
 
+@cache
+def kept() -> BenchResults:
+    return with_verdicts(made(KEPT))
+
+
 def test_the_page_of_the_same_results_is_the_same_to_the_byte(tmp_path: Path) -> None:
-    results = with_verdicts(made(KEPT))
+    results = kept()
     first = write_page(results, tmp_path).read_bytes()
     (tmp_path / "again").mkdir()
     again = BenchResults.of_file(results.write(tmp_path / "again" / RESULTS))
@@ -57,7 +63,7 @@ def test_the_ignition_point_is_the_level_at_which_half_live(lived: tuple[int, ..
 
 def test_strategies_are_paired_with_fedavg_by_seed() -> None:
     """All ten seeds live with less goodwill under MaxFL, with more under TERM: p is 2 / 2^10 in each sign test."""
-    outcomes = {(v.group, v.claim): v for v in with_verdicts(made(KEPT)).verdicts}
+    outcomes = {(v.group, v.claim): v for v in kept().verdicts}
     earlier = outcomes["digits, ignition", "maxfl ignites before fedavg"]
     assert (earlier.here, side(earlier), earlier.p) == ("10:0 of 10 seeds", "ahead", pytest.approx(2 / 2**10))
     assert side(outcomes["digits, ignition", "term ignites before fedavg"]) == "behind"
@@ -68,7 +74,7 @@ def test_strategies_are_paired_with_fedavg_by_seed() -> None:
 
 
 def test_the_page_says_what_came_out_and_what_was_not_run(tmp_path: Path) -> None:
-    page = write_page(with_verdicts(made(KEPT)), tmp_path).read_text()
+    page = write_page(kept(), tmp_path).read_text()
     assert page.startswith(
         "# Who keeps its volunteers\n\n**Less goodwill than FedAvg needs: maxfl on digits; more: term on digits.** "
     )
