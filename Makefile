@@ -33,7 +33,7 @@ SOAK_ROUNDS ?= 500
 # Points at which each kind of simulated run is killed (0: all), and local runs that are killed.
 SOAK_KILLS ?= 0
 SOAK_LOCAL_KILLS ?= 50
-# Signals in the stages of runs: 1: each in each stage; empty: the sample of `make test-hostile`.
+# Signals in the stages of runs: 1: each in each stage; empty: none (`make test-hostile` has a sample).
 SOAK_SIGNALS ?= 1
 MUTANTS ?= 300
 
@@ -99,7 +99,7 @@ test-hostile: setup
 soak: setup
 	@$(BIN)/python -m tests.soak.soak --rounds $(SOAK_ROUNDS) --seed $(SEED) $(ARGS)
 	@$(BIN)/python -m tests.soak.kills --at-most $(SOAK_KILLS) --local $(SOAK_LOCAL_KILLS)
-	@FEDAPPEAL_ALL_FAULTS=$(SOAK_SIGNALS) $(BIN)/python -m pytest tests/hostile/test_signals.py -n $(WORKERS)
+	$(if $(SOAK_SIGNALS),@FEDAPPEAL_ALL_FAULTS=1 $(BIN)/python -m pytest tests/hostile/test_signals.py -n $(WORKERS))
 
 # Whether the tests notice a seeded sample of small changes of the code; those that they miss are printed.
 mutants: setup

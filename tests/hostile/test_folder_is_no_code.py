@@ -19,6 +19,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.trained import load_model
+from tests import warm
 from tests.plugin_folder import IMPORTED, write_distribution, write_module
 from tests.trained.models import write_model
 
@@ -60,7 +61,7 @@ def write_run(folder: Path, settings: dict[str, object], runtime: str = "simulat
 
 def typed(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Type a command, as from a terminal, in the current folder."""
-    return subprocess.run(
+    return warm.run(
         [str(Path(sys.executable).with_name("fedappeal")), *arguments],
         capture_output=True,
         text=True,

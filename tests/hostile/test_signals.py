@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.record.reader import Record
+from tests import warm
 from tests.hostile.struck import FOLDER, SITE, STAGES, Strike
 from tests.soak.kills import check_tidy, processes_with
 
@@ -32,18 +33,15 @@ KINDS = (("simulate", COMMAND), ("local", COMMAND), ("local", SUPERLINK))
 EVERY = [(*kind, stage, number) for kind, stage, number in product(KINDS, STAGES, (TERM, HUP))]
 
 
-def run(arguments: list[str], strike: Strike | None, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_struck(arguments: list[str], strike: Strike, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that starts fresh processes, which read `SITE`; one of them sends itself a signal."""
     site = folder / "site"
-    site.mkdir(exist_ok=True)
-    (site / "sitecustomize.py").write_text(SITE if strike else "")
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITE)
     return subprocess.run(
         [sys.executable, "-m", COMMAND, *arguments],
         cwd=ROOT,
-        env={
-            **os.environ,
-            **(strike.environment() if strike else {}),
-            "PYTHONPATH": os.pathsep.join((str(site), str(ROOT))),
-        },
+        env={**os.environ, **strike.environment(), "PYTHONPATH": os.pathsep.join((str(site), str(ROOT)))},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -60,7 +58,7 @@ def test_a_signal_ends_the_run_and_resume_goes_on(
     path, struck = tmp_path / "run", tmp_path / "struck"
     struck.mkdir()
     strike = Strike(stage, number, target, str(struck))
-    ended = run([kind, *SMALL.split(), "--page", "0", "--out", str(path)], strike, tmp_path)
+    ended = run_struck([kind, *SMALL.split(), "--page", "0", "--out", str(path)], strike, tmp_path)
     assert strike.sent, ended.stderr
     until = time.monotonic() + GONE_WITHIN
     while alive := processes_with(f"{FOLDER}={struck}"):
@@ -79,7 +77,8 @@ def test_a_signal_ends_the_run_and_resume_goes_on(
     kept = len(recorded) - (kind == "local" and stage == "checkpoint")  # that round's checkpoint was not yet there
     assert kept == {"query": 0, "train": 1, "evaluate": 1, "checkpoint": 1 if kind == "local" else 2}[stage]
 
-    again = run(["resume", str(path)], None, tmp_path)
+    resume = [sys.executable, "-m", COMMAND, "resume", str(path)]
+    again = warm.run(resume, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert again.returncode == 0, again.stderr
     (resumption,) = Record(path).config.get("resumptions", [{"from-round": 0}])
     assert resumption["from-round"] == kept
