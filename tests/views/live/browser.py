@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,9 +71,12 @@ def picture(page: "object", name: str) -> None:
 
 
 def fits(page: Any, name: str, width: int) -> None:
-    """Check that a page is no wider than it is shown, and keep a picture of it."""
+    """Check that a page is no wider than it is shown, charts a moment later, and keep a picture of it."""
+    deadline = time.monotonic() + WAIT / 1000
+    while page.evaluate("document.documentElement.scrollWidth") > width:
+        assert time.monotonic() < deadline, f"{name} is wider than {width}"
+        page.wait_for_timeout(50)
     picture(page, f"{name}-{width}")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def narrow(page: Any, name: str) -> None:
