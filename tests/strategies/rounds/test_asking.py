@@ -3,7 +3,9 @@
 import pytest
 
 from fedappeal.protocol import keys
+from strategies import FedAvg
 from strategies.rounds.asking import FREE_EVERY, Asking
+from strategies.rounds.exchange.members import Member
 
 
 def answers(met: int, of: int, key: str = keys.APPEALED_HELD_OUT) -> list[dict[str, int]]:
@@ -114,3 +116,14 @@ def test_answers_where_no_client_is_known_count_as_they_are() -> None:
     asking = Asking()
     asking.note_answers(answers(1, 4), 0, 0)
     assert asking.share == 0.25
+
+
+def test_a_strategy_hears_the_seen_clients_that_have_not_left() -> None:
+    strategy = FedAvg(mandatory_rounds="auto")
+    roles = {"joins": keys.SEEN, "sits-out": keys.SEEN, "gone": keys.SEEN, "only-evaluates": keys.UNSEEN}
+    members = [Member(name, 10 + number, role) for number, (name, role) in enumerate(roles.items())]
+    for member in members:
+        strategy.members.enrol(member)
+    strategy.members.left.add("gone")
+    strategy._hear([(member, {keys.APPEALED: int(member.client_id != "sits-out")}) for member in members])
+    assert strategy.asking.share == pytest.approx(2 / 3 * 1 / 2)  # of three clients two remain, one of them content
