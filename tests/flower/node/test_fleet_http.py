@@ -180,7 +180,7 @@ def test_a_connection_whose_answer_is_not_whole_is_closed_and_not_used_again(ans
 
 
 def test_a_call_about_an_object_asks_nobody_to_hold_it() -> None:
-    server, heads = Answering(OK + b"content-length: 0\r\n\r\n"), list[tuple[str, float]]()
+    server, heads = Answering(OK + b"content-length: 0\r\n\r\n", closes=False), list[tuple[str, float]]()
     post = server.fleet._post
 
     def posted(connection: Any, path: str, content: bytes, headers: Any, timeout: float) -> Any:
