@@ -34,7 +34,7 @@ def keep(store: Store, arrays: Arrays, card: ModelCard) -> None:
     if isinstance(store, DiskStore) and name != LATEST:
         store.write(name, record)
         # This run's counts as the newest: a device's clock may have been set back.
-        for old in [kept for kept in _newest_first(store) if kept != name][KEPT_RUNS - 1 :]:
+        for old in [run_name for run_name in _newest_first(store) if run_name != name][KEPT_RUNS - 1 :]:
             store.delete(old)
 
 

@@ -72,8 +72,8 @@ def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path, tr
 
 def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: Marked, tmp_path: Path) -> None:
     # A model without rectifiers, at whose kinks the order in which replies are added up can change a step.
-    given = "--model logistic --clients 4 --clients-per-round 2 --mandatory-rounds 6 --local-steps 20"
-    options = [*given.split(), "--seed", "3"]
+    federation = "--model logistic --clients 4 --clients-per-round 2 --mandatory-rounds 6 --local-steps 20"
+    options = [*federation.split(), "--seed", "3"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     done = marked.run(FEDAPPEAL, "local", *options, "--rounds", "11", "--out", str(whole), warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,7 +81,7 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
     short = ("--rounds", "10", "--out", str(killed))
     marked.start(FEDAPPEAL, "local", *options, *short, log=tmp_path / "killed.log", warm=True)
     wait_for_rounds(killed, 1)
-    processes = marked.alive()  # looked for in time: the run goes on meanwhile
+    processes = marked.alive()  # before round 6: the search takes a while, and the run goes on
     assert len(processes) == 8, "the command, its SuperLink, executor and ServerApp, clients and their parent"
     wait_for_rounds(killed, 6)
     each(processes, psutil.Process.kill)
