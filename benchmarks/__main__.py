@@ -12,11 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import commands, deployment, influence, pages, simulation, staying
-from benchmarks.run import ROOT, SMALL, Row, described, measure, table
+from benchmarks import deployment, influence, simulation, staying
+from benchmarks.runner import ROOT, SMALL, BenchRow, machine_facts, measure, table
 
-ROWS: dict[str, Row] = {}
-for module in (commands, simulation, deployment, pages, staying, influence):
+ROWS: dict[str, BenchRow] = {}
+for module in (simulation, deployment, staying, influence):
     ROWS |= module.ROWS
 
 
@@ -50,7 +50,7 @@ def main() -> None:
         for runs in measure(name, row, arms, trees, repetitions, rounds):
             report[name] = runs
             if chosen.json:
-                chosen.json.write_text(json.dumps({**described(), "rows": report}, indent=2) + "\n")
+                chosen.json.write_text(json.dumps({**machine_facts(), "rows": report}, indent=2) + "\n")
         table(name, row, report[name])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.commands import command
-from benchmarks.run import ROOT, Figures, Row
+from benchmarks.runner import ROOT, BenchRow, Figures
 
 CLIENTS = 3
 _SHARED = "--partition iid --influence off --start-timeout 600 --round-timeout 600"
@@ -54,7 +54,7 @@ def stock(words: str, rounds: int) -> Figures:
 
 
 ROWS = {
-    f"deployment/{name}": Row(
+    f"deployment/{name}": BenchRow(
         {
             "long-lived clients": partial(command, f"local {_FMNIST} --evaluate-every {every} --no-report"),
             "stock SuperNodes": partial(stock, f"{_FMNIST} --evaluate-every {every}"),

@@ -1,33 +1,39 @@
-"""Clients that collude against a bounded run: the tables of docs/influence.md, a strategy an arm.
+"""Clients that collude against a bounded run: searches their attacks for the worst, a strategy an arm.
 
-The attackers know all updates of the round, the honest ones too. Each sends, for every record of its reply:
+The attackers know all updates of the round, the honest ones too. In each record of its reply, or in one, each sends:
 
 flip    its own update times -1.9
 alie    the honest updates' mean less 1.5 standard deviations, coordinate by coordinate (Baruch et al., NeurIPS 2019)
 ipm     the honest updates' mean backwards, 1.9 times as long as their median (Xie et al., UAI 2019)
 known   as long as their median, against their mean, at 87 degrees to the common direction: no limit is crossed
+long    the same 1.9 times as long: it is cut to the median, which it raises
+steep   as known, at 73 degrees
+still   the honest updates' mean, a hundredth as long
 
-*without* and *clean* are the honest clients' accuracy with the attackers away (they answer no TRAIN) and honest; an
-attack has the points lost against *without*, on average and at most over the seeds.
+It claims what is true, or a multiple of the honest clients' median (`CLAIMS`). *without* and *clean* are the honest
+clients' accuracy with the attackers away (they answer no TRAIN) and honest. An attack has the points lost against
+*without*, on average and at most over the seeds: each on the first two, the two worst on all five.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from statistics import fmean, median_low
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.run import Figures, Row, small
+from benchmarks.runner import BenchRow, Figures, small
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message
 
 Vector = NDArray[np.float64]
 
-CLIENTS, SEEDS = 10, range(5)
+CLIENTS, SEEDS, TRIED, WORST = 10, range(5), 2, 2
 SETTINGS: dict[str, Any] = {
     **{"task": "digits", "clients": CLIENTS, "participation": "always", "mandatory_rounds": -1},
     **{"judge_on": "train", "adaptation_steps": 0, "goodwill": -1, "threads": 1, "quiet": True},
@@ -37,57 +43,118 @@ STRATEGIES = ("fedavg", "fedprox", "fedadam", "maxfl", "afl", "term", "mwfed", "
 STRATEGIES += ("oracle", "ditto", "perfedavg", "pfedme", "fedalign", "qfedavg", "adagd", "maxfl-adagd")
 TIMES = {"qfedavg": 2, "adagd": 10, "maxfl-adagd": 10}
 """The rounds that some strategies need, in those of the others."""
-SLOW = ("perfedavg", "pfedme")
-"""Run with one seed: their server averages as FedAvg's does."""
-ATTACKS = ("flip", "alie", "ipm", "known")
+CLAIMS: Mapping[str, tuple[str, Sequence[float]]] = {
+    **dict.fromkeys(("scaffold", "mwfed", "mifa", "fedau", "oracle"), ("num-examples", ())),
+    **dict.fromkeys(("afl", "term", "qfedavg"), ("loss", (1.0, 1.95, 100.0))),
+    **{"maxfl": ("appeal-weight", (1.0, 1.95)), "adagd": ("loss", (0.01,)), "maxfl-adagd": ("margin", (-1.0,))},
+}
+"""What a strategy goes by, and the multiples that attackers claim; the others go by ``EXAMPLES``."""
+EXAMPLES = ("num-examples", (1.0, 1.95))
+RECORDS = {"scaffold": ("arrays", "control-delta")}
+"""The records of replies that have several."""
 WITHOUT, CLEAN = "without", "clean"
 
 
+class Attack(NamedTuple):
+    """The replies that attackers send.
+
+    Attributes:
+        update: see above; `WITHOUT` and `CLEAN` are none.
+        record: the one that is replaced; empty: all.
+        claim: in medians of the honest clients' claims; 0: what is true.
+    """
+
+    update: str
+    record: str = ""
+    claim: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """The attack in words."""
+        return self.update + f" ({self.record})" * bool(self.record) + f", claims {self.claim:g}" * bool(self.claim)
+
+
+def attacks(strategy: str) -> list[Attack]:
+    """Return the attacks that are tried on a strategy."""
+    claims, records = CLAIMS.get(strategy, EXAMPLES)[1], RECORDS.get(strategy, ())
+    tried = [Attack(update) for update in ("flip", "alie", "ipm", "known", "steep")]
+    tried += [Attack("known", claim=claim) for claim in claims]
+    tried += [Attack(update, claim=claim) for claim in (claims or (0.0,))[-1:] for update in ("long", "still")]
+    return tried + [Attack(update, record) for record in records for update in ("alie", "ipm", "known", "still")]
+
+
 class Collusion:
-    """What makes a strategy one against whose rounds some clients answer together; goes before its class."""
+    """A mixin, before a round's `Intake`, in which some clients agree on their replies."""
 
-    attack_name: str
+    attack: Attack
     colluding: frozenset[int]
+    goes_by: str
+    round: Any
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._waiting: list[tuple[Any, Message]] = []
 
-    def take(self, round: Any, member: Any, message: "Message") -> None:
-        """Keep a reply until all are there."""
+    def take(self, member: Any, message: "Message") -> None:
+        """Keep a reply until all replies are there."""
         self._waiting.append((member, message))
 
-    def close_round(self, round: Any) -> Any:
-        """Put the attack in place of the attackers' records, and take all replies."""
+    def close(self) -> None:
+        """Put the attack in place of the attackers' records and claims, and take all replies."""
         from flwr.app import ArrayRecord
 
         replies, self._waiting = self._waiting, []
-        if self.attack_name in ATTACKS:
+        if self.attack.update not in (WITHOUT, CLEAN):
             for name in {name for _, message in replies for name in message.content}:
                 senders = [(member, message.content) for member, message in replies if name in message.content]
-                if all(isinstance(content[name], ArrayRecord) for _, content in senders):
-                    self._replace(round, name, senders)
+                if not all(isinstance(content[name], ArrayRecord) for _, content in senders):
+                    self._claim([(member, content[name]) for member, content in senders])
+                elif self.attack.record in ("", name):
+                    self._replace(name, senders)
         for member, message in replies:
-            if self.attack_name != WITHOUT or not self._colludes(member):
-                super().take(round, member, message)  # type: ignore[misc]
-        return super().close_round(round)  # type: ignore[misc]
+            if self.attack.update != WITHOUT or not self._colludes(member):
+                super().take(member, message)  # type: ignore[misc]
+        super().close()  # type: ignore[misc]
 
     def _colludes(self, member: Any) -> bool:
-        return self.attack_name != CLEAN and int(member.client_id.rpartition("-")[2]) in self.colluding
+        return self.attack.update != CLEAN and int(member.client_id.rpartition("-")[2]) in self.colluding
 
-    def _replace(self, round: Any, name: str, senders: Sequence[tuple[Any, Any]]) -> None:
-        from fedappeal.protocol import keys
+    def _claim(self, senders: Sequence[tuple[Any, Any]]) -> None:
+        name = self.goes_by
+        honest = [abs(metrics[name]) for member, metrics in senders if not self._colludes(member)]
+        for member, metrics in senders:
+            if self._colludes(member):
+                if self.attack.claim and honest:
+                    claim = self.attack.claim * median_low(honest)
+                    allowed = {"num-examples": max(1, int(claim)), "appeal-weight": min(0.25, claim)}
+                    metrics[name] = allowed.get(name, claim)
+                if (told := getattr(self.round.carry, "told", None)) is not None:
+                    metrics["loss"] = told  # FedALIGN takes in who claims F(w)
 
-        rule = self.LocalRule  # type: ignore[attr-defined]
-        start = round.model if name == keys.ARRAYS and not (rule is not None and rule.sends_update) else None
-        honest = [_flat(content[name], start) for member, content in senders if not self._colludes(member)]
+    def _replace(self, name: str, senders: Sequence[tuple[Any, Any]]) -> None:
+        starts = {member: self._start(name, member) for member, _ in senders}
+        updates = {member: _flat(content[name], starts[member]) for member, content in senders}
+        honest = [update for member, update in updates.items() if not self._colludes(member)]
         for member, content in senders if honest else ():
             if self._colludes(member):
-                record, common = content[name], None
-                if name == keys.ARRAYS and round.bounds is not None and (mean := round.bounds.direction.vectors):
+                record, common, bounds = content[name], None, self.round.bounds
+                if bounds is not None and (mean := bounds.directions[name].vectors):
                     common = np.concatenate([np.asarray(mean[layer], np.float64) for layer in record])
-                update = attack(self.attack_name, _flat(record, start), np.stack(honest), common)
-                content[name] = _record_of(update, record, start)
+                update = attack(self.attack.update, updates[member], np.stack(honest), common)
+                content[name] = _record_of(update, record, starts[member])
+
+    def _start(self, name: str, member: Any) -> "ArrayRecord | None":
+        """Return the model from which a client's record is an update.
+
+        Of SCAFFOLD's changes, where c_i is at zero.
+        """
+        from fedappeal.protocol.packing import array_record
+
+        if name == "arrays":
+            bounds = self.round.bounds
+            return self.round.model if bounds is None else bounds.start  # type: ignore[no-any-return]
+        control = getattr(self._algorithm, "_controls", {}).get(member.client_id)  # type: ignore[attr-defined]
+        return control and array_record({layer: -values for layer, values in control.items()})
 
 
 def attack(name: str, update: Vector, honest: Vector, common: Vector | None) -> Vector:
@@ -107,10 +174,13 @@ def attack(name: str, update: Vector, honest: Vector, common: Vector | None) -> 
         return np.asarray(mean - 1.5 * honest.std(0))
     if name == "ipm":
         return _of_length(-mean, 1.9 * usual)
+    if name == "still":
+        return np.asarray(mean / 100)
     if common is None:
         return _of_length(-mean, usual)
     ahead = _of_length(common, 1.0)
-    return _of_length(_of_length(-mean + (mean @ ahead) * ahead, 1.0) + 0.05 * ahead, usual)
+    slope, length = {"known": (0.05, 1.0), "long": (0.05, 1.9), "steep": (0.3, 1.0)}[name]
+    return _of_length(_of_length(-mean + (mean @ ahead) * ahead, 1.0) + slope * ahead, length * usual)
 
 
 def _of_length(vector: Vector, length: float) -> Vector:
@@ -136,52 +206,83 @@ def _record_of(update: Vector, like: "ArrayRecord", start: "ArrayRecord | None")
     return array_record(arrays)
 
 
-def honest_accuracy(
-    strategy: str, attack_name: str, settings: Mapping[str, Any], attackers: int
-) -> tuple[float, float]:
-    """Simulate a run; return the honest clients' mean accuracy in per cent, and the most that the median loss rose.
+def under_attack(strategy: str, attack: Attack, colluding: frozenset[int]) -> Any:
+    """Return the class of a strategy's rounds' intakes, in which some clients attack."""
+    from strategies.rounds.intake import Intake
 
-    The latter is the highest ratio of a round's median loss to the lowest of the rounds before.
+    attributes = {"attack": attack, "colluding": colluding, "goes_by": CLAIMS.get(strategy, EXAMPLES)[0]}
+    return type("ColludingIntake", (Collusion, Intake), attributes)
+
+
+def honest_accuracy(
+    strategy: str, attack: Attack, settings: Mapping[str, Any], attackers: int
+) -> tuple[float, float]:
+    """Simulate a run; return the honest clients' mean accuracy, and the median loss's largest rise.
+
+    The accuracy is in per cent.
+
+    The latter is the highest ratio of a round's median loss to the lowest of the rounds before. Without attackers,
+    ADA-GD does not wait for them; FedALIGN's priority clients are honest.
     """
     import fedappeal
-    from client.participation.byzantine import attackers as drawn
     from fedappeal.core.registry import STRATEGIES as REGISTRY
+    from fedappeal.simulation.attackers import attackers as drawn
 
-    colluding, base = drawn(settings["seed"], CLIENTS, attackers / CLIENTS), REGISTRY.load(strategy)
-    kind = type(base.__name__, (Collusion, base), {"attack_name": attack_name, "colluding": colluding})
-    with TemporaryDirectory() as folder:
-        template = kind(**({"on_missing": "proceed"} if strategy.endswith("adagd") else {}))
+    colluding = drawn(settings["seed"], CLIENTS, attackers / CLIENTS)
+    own = {}
+    if strategy == "fedalign":
+        honest_ids = islice((k for k in range(CLIENTS) if k not in colluding), CLIENTS // 2)
+        own["priority_ids"] = ",".join(f"client-{k:04d}" for k in honest_ids)
+    if strategy.endswith("adagd") and attack.update == WITHOUT:
+        own["on_missing"] = "proceed"
+    template = REGISTRY.load(strategy)(**own) if own else strategy
+    intake = under_attack(strategy, attack, colluding)
+    with TemporaryDirectory() as folder, patch("strategies.rounds.rounds.Intake", intake):
         clients = fedappeal.simulate(template, **SETTINGS, **settings, out=f"{folder}/run").clients
-    last = clients[clients["round"] == settings["rounds"]]
+    last = clients[clients["round"] == clients["round"].max()]
     honest = [int(client.rpartition("-")[2]) not in colluding for client in last["client"]]
     losses = clients.groupby("round")["loss"].quantile(0.5, interpolation="lower")
     return 100 * last["accuracy"][honest].mean(), (losses / losses.cummin().shift()).max()
 
 
-def colluded(strategy: str, data: str, attackers: int, seeds: range, rounds: int) -> Figures:
-    """Return what the honest clients lose by each attack, in points of accuracy; see above."""
-    kinds = [("bounded", name) for name in (WITHOUT, CLEAN, *ATTACKS)] + [("off", name) for name in (CLEAN, "flip")]
-    scores: dict[tuple[str, str], list[float]] = {kind: [] for kind in kinds}
+def attack_losses(strategy: str, data: str, attackers: int, seeds: range, rounds: int) -> Figures:
+    """Return the honest clients' loss by each attack, in points of accuracy.
+
+    See above.
+    """
+    seeds = seeds[: 1 if small() else None]
+    scores: dict[tuple[str, Attack], list[float]] = {}
     highest = 0.0
-    for seed in seeds[: 1 if strategy in SLOW or small() else None]:
-        settings = {**DATA[data], "seed": seed, "rounds": rounds * TIMES.get(strategy, 1)}
-        for kind in kinds:
-            accuracy, rise = honest_accuracy(strategy, kind[1], {**settings, "influence": kind[0]}, attackers)
-            scores[kind].append(accuracy)
-            highest = highest if kind[1] in ATTACKS else max(highest, rise)
+
+    def run(influence: str, attack: Attack, seeds: Sequence[int]) -> list[float]:
+        """Run on further seeds; return the points lost on each so far."""
+        nonlocal highest
+        of_attack = scores.setdefault((influence, attack), [])
+        for seed in seeds:
+            settings = {**DATA[data], "rounds": rounds * TIMES.get(strategy, 1), "seed": seed, "influence": influence}
+            accuracy, rise = honest_accuracy(strategy, attack, settings, attackers)
+            of_attack.append(accuracy)
+            highest = highest if attack.update not in (WITHOUT, CLEAN) else max(highest, rise)
+        return [alone - score for alone, score in zip(scores["bounded", Attack(WITHOUT)], of_attack, strict=False)]
+
     figures: dict[str, float] = {}
-    for (influence, name), values in scores.items():
-        title = name if influence == "bounded" else f"{name}, off"
-        losses = [alone - value for alone, value in zip(scores["bounded", WITHOUT], values, strict=True)]
-        figures |= (
-            {title: fmean(losses), f"{title}, most": max(losses)} if name in ATTACKS else {title: fmean(values)}
-        )
+    for influence, update in (("bounded", WITHOUT), ("bounded", CLEAN), ("off", CLEAN)):
+        run(influence, Attack(update), seeds)
+        figures[update if influence == "bounded" else f"{update}, off"] = fmean(scores[influence, Attack(update)])
+    lost = {("off", Attack("flip")): run("off", Attack("flip"), seeds)}
+    tried = {attack: run("bounded", attack, seeds[:TRIED]) for attack in attacks(strategy)}
+    for attack in sorted(tried, key=lambda attack: -fmean(tried[attack]))[:WORST]:
+        tried[attack] = run("bounded", attack, seeds[TRIED:])
+    lost |= {("bounded", attack): points for attack, points in tried.items()}
+    for (influence, attack), points in lost.items():
+        title = attack.title + ", off" * (influence == "off")
+        figures |= {title: fmean(points), f"{title}, most": max(points), f"{title}, seeds": len(points)}
     return {**figures, "loss rose": highest}
 
 
 ROWS = {
-    f"influence/{data}-{attackers}": Row(
-        {name: partial(colluded, name, data, attackers, seeds) for name in STRATEGIES}, rounds=20, repetitions=1
+    f"influence/{data}-{attackers}": BenchRow(
+        {name: partial(attack_losses, name, data, attackers, seeds) for name in STRATEGIES}, rounds=20, repetitions=1
     )
     for data, attackers, seeds in (("skewed", 2, SEEDS), ("skewed", 1, SEEDS[:2]), ("iid", 2, SEEDS[:2]))
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import command
-from benchmarks.run import ROOT, Clock, Figures, Row, peak_mib, scaled
+from benchmarks.runner import ROOT, BenchRow, Clock, Figures, peak_mib, row_size
 
 Settings = Mapping[str, Any]
 
@@ -28,18 +28,18 @@ _MAXFL = {**_FMNIST, "strategy": "maxfl", "evaluate-every": 1, "evaluate-train":
 
 
 def config_of(settings: Settings, rounds: int, **more: Any) -> Any:
-    """Return a row's settings as a run's."""
+    """Return the run settings of a row."""
     from fedappeal.settings.config import RunConfig
 
-    return RunConfig.parse({**settings, **more, "rounds": rounds, "clients": scaled(settings["clients"])})
+    return RunConfig.parse({**settings, **more, "rounds": rounds, "clients": row_size(settings["clients"])})
 
 
 def ours(settings: Settings, mode: str, rounds: int) -> Figures:
-    """Simulate in a form: in batches (``batched``), one client after another (``sequential``) or as chosen."""
+    """Simulate in the mode ``batched``, ``sequential``, or as chosen automatically."""
     import fedappeal
 
     arguments = {key.replace("-", "_"): value for key, value in settings.items()}
-    arguments |= {"rounds": rounds, "clients": scaled(settings["clients"])}
+    arguments |= {"rounds": rounds, "clients": row_size(settings["clients"])}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # the partition is drawn
         clock, out = Clock(), f"{folder}/run"
@@ -49,7 +49,10 @@ def ours(settings: Settings, mode: str, rounds: int) -> Figures:
 
 
 def plain(settings: Settings, rounds: int) -> Figures:
-    """Train as one would write it by hand, on the same batches of the same clients; models averaged by examples."""
+    """Train with a plain loop on the same batches of the same clients.
+
+    Models are averaged by their numbers of examples.
+    """
     import copy
 
     import torch
@@ -90,7 +93,10 @@ def plain(settings: Settings, rounds: int) -> Figures:
 
 
 def flower(settings: Settings, rounds: int) -> Figures:
-    """Run Flower's simulation runtime (Ray) on all cores, through the same apps: ``flwr run``; at most 6 rounds."""
+    """Run Flower's simulation runtime (Ray, ``flwr run``) on all cores, with the same apps.
+
+    At most 6 rounds.
+    """
     from fedappeal.federation.superlink import SuperLink
     from fedappeal.flower.processes import QUIET
     from fedappeal.record.reader import Record
@@ -115,14 +121,14 @@ def flower(settings: Settings, rounds: int) -> Figures:
     return {"s": used, "start s": whole - sum(seconds), "accuracy": lines[-1]["accuracy"]}
 
 
-def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = "batched", by: str = "s") -> Row:
+def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = "batched", by: str = "s") -> BenchRow:
     """Return a row of these settings."""
     every = {
         "plain loop": partial(plain, settings),
         **{mode: partial(ours, settings, mode) for mode in ("sequential", "batched", "vmap", "auto")},
         "Flower": partial(flower, settings),
     }
-    return Row({arm: every[arm] for arm in arms}, over, by, rounds)
+    return BenchRow({arm: every[arm] for arm in arms}, over, by, rounds)
 
 
 _ALL = ("plain loop", "sequential", "batched", "Flower")
@@ -148,7 +154,7 @@ ROWS = {
     "simulation/cnn": row({**_FMNIST, "model": "cnn"}, (*_ALL, "vmap", "auto")),
     "evaluation": row(_MAXFL, ("plain loop", "batched"), 20, "plain loop", "CPU s"),
     **{f"many-clients/{name}": row(settings, ("auto",), 6, "auto", "CPU s") for name, settings in _MANY.items()},
-    "workers": Row(
+    "workers": BenchRow(
         {
             "plain loop": partial(plain, _MAXFL),
             **{f"{n} workers": partial(command, f"{_WORKERS} --mode layers --workers {n}") for n in (0, 1, 2)},

@@ -6,7 +6,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.run import Figures, Row, small
+from benchmarks.runner import BenchRow, Figures, small
 
 Settings = Mapping[str, Any]
 
@@ -42,8 +42,11 @@ SCARCE_ARMS: Mapping[str, Settings] = {
 }
 
 
-def stayed(settings: Settings, rounds: int) -> Figures:
-    """Simulate a run a seed; return the means, with half the 95 % interval of who stayed, all shares in per cent."""
+def staying_figures(settings: Settings, rounds: int) -> Figures:
+    """Simulate a run for each seed; return the means, shares in per cent.
+
+    With the 95 % interval of the share of clients that stayed.
+    """
     import fedappeal
     from fedappeal.views.comparison.statistics import Interval
     from fedappeal.views.comparison.stayed import WhoStayed
@@ -52,9 +55,11 @@ def stayed(settings: Settings, rounds: int) -> Figures:
     with TemporaryDirectory() as out:
         runs = fedappeal.sweep(**settings, seed=seeds, rounds=rounds, threads=1, out=f"{out}/runs", quiet=True)
         every = [WhoStayed.of(run.path) for run in runs]
-    willing = [100 * who.willing for who in every if who.willing is not None]
-    interval = Interval.of(willing)
-    means = {"stayed %": interval.mean, "±": interval.half or 0.0, "seeds under 20 %": sum(v < 20 for v in willing)}
+    willing = [who.willing for who in every if who.willing is not None]
+    interval = Interval.of(willing, is_share=True)
+    means = {"stayed %": 100 * interval.mean, "seeds under 20 %": sum(share < 0.2 for share in willing)}
+    if interval.low is not None and interval.high is not None:
+        means |= {"from %": 100 * interval.low, "to %": 100 * interval.high}
     for title, key in (("served %", "served"), ("as sent %", "score"), ("as used %", "used")):
         if values := [getattr(who, key) for who in every if getattr(who, key) is not None]:
             means[title] = 100 * fmean(values)
@@ -62,12 +67,12 @@ def stayed(settings: Settings, rounds: int) -> Figures:
 
 
 ROWS = {
-    "staying/scarce": Row(
-        {arm: partial(stayed, settings) for arm, settings in SCARCE_ARMS.items()}, rounds=50, repetitions=1
+    "staying/scarce": BenchRow(
+        {arm: partial(staying_figures, settings) for arm, settings in SCARCE_ARMS.items()}, rounds=50, repetitions=1
     ),
     **{
-        f"staying/{task}": Row(
-            {arm: partial(stayed, {"task": task, **shared, **settings}) for arm, settings in ARMS.items()},
+        f"staying/{task}": BenchRow(
+            {arm: partial(staying_figures, {"task": task, **shared, **settings}) for arm, settings in ARMS.items()},
             rounds=60,
             repetitions=1,
         )

@@ -1,310 +1,266 @@
-"""One client as its data and model: what travels, local training, measurements, memory."""
+"""What a participant holds: a client's data and model, and how they are trained and measured.
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+A `Participant` decides; its learner learns, and knows nothing of requirements, policies or messages. Ours is
+`client.training.task_learner.TaskLearner`. Another one derives from `Learner`, and writes three methods.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.cache import Cache
-from client.equipment import Equipment
-from client.limits.guard import Guard
+from client.limits.guard import Deadline
+from client.limits.room import Room
 from client.settings import NodeSettings
-from client.state.memory import RunMemory, client_identity
-from client.training.models import FLOAT32, arrays_of
-from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, Noise, TrainRequest
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store
-from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.algorithm import ClientSide
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.requirement import LOOKS, Evaluation
 from fedappeal.protocol import keys
-from fedappeal.protocol.draws import Minibatches
-from fedappeal.protocol.packing import Arrays
+from fedappeal.protocol.metric import ACCURACY
+from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.tasks.examples import ClientData
+from fedappeal.trained.card import ModelCard
+
+SPLITS = "splits"
+"""Measures on training, held-out and test data apart; else `measure` has one answer for all."""
+RULES = "rules"
+"""Trains by any local rule; else by `train`'s own, and the job tells steps and learning rate."""
+RECORDS = "records"
+"""Trains for rules that send more, or something else, than one trained model."""
+GRADIENT = "gradient"
+"""Has `gradient`."""
+PERSONAL = "personal"
+"""Has arrays that stay with the client: `personal`."""
+PATH = "path"
+"""Has `path`."""
 
 
-class Adaptation(NamedTuple):
-    """Local training before a model is judged.
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One local training.
 
     Attributes:
-        rule: the local rule's class and settings.
-        training: settings that all rules share.
+        rule: the local rule.
+        training: how much, with which step.
         purpose: what its minibatches and noise are drawn for.
+        server_round: the round that it is for; 0: none.
+        batches: the minibatches, rows of the training examples, one row a step; None: drawn.
+        deadline: to be checked before each step; None: there is none.
     """
 
-    rule: tuple[type[LocalRule], PluginSettings]
+    rule: LocalRule
     training: LocalTrainingSettings
     purpose: str
+    server_round: int = 0
+    batches: NDArray[np.int64] | None = None
+    deadline: Deadline | None = None
 
-    @classmethod
-    def of(cls, rule: LocalRule, training: LocalTrainingSettings, purpose: str) -> "Adaptation":
-        """Return the adaptation by a rule."""
-        return cls((type(rule), rule.settings), training, purpose)
+    @property
+    def name(self) -> str:
+        """The training as a text, as memories of simulated runs have had it since before there were jobs."""
+        rule = type(self.rule), self.rule.settings
+        return f"Adaptation(rule={rule!r}, training={self.training!r}, purpose={self.purpose!r})"
 
 
-class JudgedModel(NamedTuple):
-    """The latest model that a client judged, and what it measured of it.
+class Sent(NamedTuple):
+    """Where a model comes from.
 
     Attributes:
-        model: its content hash.
-        server_round: the round of the noise, where it was measured with noise; else 0.
-        evaluations: by split, and by the local training before it.
+        model: its content hash, if other clients have been sent the same; else empty.
+        server_round: in which round.
     """
 
     model: str
-    server_round: int
-    evaluations: dict[str, Evaluation]
+    server_round: int = 0
 
 
 class Learner:
-    """One client of one run, as far as it trains and measures models on its data.
+    """Base of learners: derive from it, and write `examples`, `measure` and `train`.
 
     Attributes:
-        store: where this client remembers; a simulator hands in another one with each message.
-        client_id: stable id.
-        equipment: what it shares with others.
-        model: a model of the task on this client's device, for its structure: its values do not last.
-        judged: what it measured of the latest model.
-        discloses: what its owner lets replies tell.
-        parts: which of the model's arrays travel, and which stay.
-        layout: layout of what travels.
-        guard: its owner's limits; None: there are none.
-        precision: in which it judges models.
+        can: what else it offers: `SPLITS` and so on.
+        expects: layout of the model's arrays that travel.
+        fingerprint: of its task, compared with the run's where that has one.
+        data_fingerprint: of the client's own data, with which its requirement changes.
+        holds_out: whether it holds data out to judge models by.
+        personal: names of the arrays that stay with the client.
+        trains_personal: whether some of these are trained.
+        share: the setting by which they stay.
+        precision: in which it measures.
+        model: where it has `RULES`: a model for its structure; its values do not last.
+        device: the same: where it trains.
+        trainable: the same: names of the trainable parameters that travel, in the model's order.
     """
 
-    precision = FLOAT32
+    can: frozenset[str] = frozenset()
+    expects: Layout
+    fingerprint: str = ""
+    data_fingerprint: str = ""
+    holds_out: bool = False
+    personal: Sequence[str] = ()
+    trains_personal: bool = False
+    share: str = "all"
+    precision: str = "float32"
+    model: Any = None
+    device: Any = None
+    trainable: Sequence[str] = ()
 
-    def __init__(
-        self,
-        config: RunConfig,
-        node: NodeSettings,
-        store: Store,
-        arithmetic: Arithmetic | None = None,
-        data: ClientData | None = None,
-        cache: Cache | None = None,
-        equipment: Equipment | None = None,
-    ) -> None:
-        """Load the client's data, unless they are given.
+    def examples(self, split: str) -> int:
+        """Return the number of examples of a split: ``train``, ``held-out`` or ``test``."""
+        raise NotImplementedError
+
+    def measure(self, arrays: Arrays, split: str, sent: Sent | None = None) -> Evaluation:
+        """Return a model's loss and metrics.
+
+        Args:
+            arrays: the model.
+            split: on what; without `SPLITS` it may be passed over.
+            sent: where it comes from; None: it is the client's own.
+        """
+        raise NotImplementedError
+
+    def train(self, arrays: Arrays, job: Job) -> Arrays:
+        """Return the model that local training makes of another, with the same names."""
+        raise NotImplementedError
+
+    def initial(self, names: Sequence[str]) -> Arrays:
+        """Return arrays of w_0.
+
+        Raises:
+            ConfigError: only the server knows it.
+        """
+        raise ConfigError("this client has not been told the initial model: start it again")
+
+    def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
+        """Return the gradient of a model's mean training loss; None: over all examples."""
+        raise NotImplementedError
+
+    def path(self, arrays: Arrays, job: Job, stretches: int) -> Iterator[Arrays]:
+        """Yield the models after each of some stretches of a training."""
+        raise NotImplementedError
+
+    def card(self, config: RunConfig, **facts: Any) -> ModelCard:
+        """Return the card of a model that is kept.
 
         Args:
             config: the run's settings.
-            node: the owner's settings.
-            store: where the client remembers.
-            arithmetic: trains and measures; None: one client at a time.
-            data: the client's data on its device; None: its own, or those of its partition.
-            cache: what it shares with other clients of the process; None: its own.
-            equipment: what it shares with those of its run; None: its own.
+            facts: fields of this model; and ``names``: of the arrays that are kept.
+        """
+        del facts["names"]
+        nothing: dict[str, Any] = {
+            "settings": {},
+            "input_shape": (),
+            "input_dtype": "",
+            "normalisation": None,
+            "num_classes": 0,
+        }
+        about = {"task": config.task, "fingerprint": self.fingerprint, "model": config.model, "class_names": ()}
+        return ModelCard(**{"metric": ACCURACY, **ModelCard.history(config), **nothing, **about, **facts})
+
+
+class Learners:
+    """Makes the learners of one process's clients.
+
+    Attributes:
+        simulated: whether clients are a simulator's, whose data are held anyway: no participant is let go.
+        room: the owner's, which is asked before anything large is loaded; None: there are no limits.
+    """
+
+    simulated = False
+    room: Room | None = None
+
+    def __init__(self, make: Callable[[RunConfig, NodeSettings, str], Learner]) -> None:
+        """Begin.
+
+        Args:
+            make: returns a client's learner, by the run's settings, the owner's and the client-id.
+        """
+        self._make = make
+
+    def __call__(self, config: RunConfig, node: NodeSettings, client_id: str) -> Learner:
+        """Return a client's learner.
 
         Raises:
             ConfigError: where the owner's settings do not fit the run's, or do not allow what it names.
         """
-        total = config.clients + config.unseen_clients
-        node.check_data_source()
-        if not node.data and not 0 <= node.partition_id < total:
-            raise ConfigError(
-                f"partition-id = {node.partition_id} is not allowed: 0 to {total - 1} "
-                f"(clients = {config.clients}, unseen-clients = {config.unseen_clients})"
-            )
-        if node.num_partitions not in (-1, total):
-            raise ConfigError(
-                f"num-partitions = {node.num_partitions} is not allowed: the run has {total} clients "
-                f"(clients = {config.clients}, unseen-clients = {config.unseen_clients})"
-            )
-        self.config = config
-        self.node = node
-        self.store = store
-        self.client_id = client_identity(node, store)
-        cache = cache or Cache()
-        equipment = equipment or Equipment(config, node.of_any_client(), cache)
-        self.equipment, self.strategy = equipment, equipment.strategy()
-        self.discloses = equipment.discloses
-        self.policy = equipment.policy(self.client_id)
-        self._required = equipment.requirement_kind()
-        self.device, self.task, self.model = equipment.device, equipment.task, equipment.model
-        self._initial, self.parts, self.layout = equipment.initial, equipment.parts, equipment.layout
-        self.data = data or (
-            cache.own_data(self.task, node.data, self.client_id, self.device, node.columns, config.holds_out)
-            if node.data
-            else cache.data(self.task, node.partition_id, self.device, config.holds_out)
-        )
-        self._arithmetic = arithmetic or Arithmetic()
-        self.judged = JudgedModel("", 0, {})
-        self.guard: Guard | None = None
+        return self._make(config, node, client_id)
 
-    @property
-    def trainable(self) -> list[str]:
-        """Names of the trainable parameters that travel, in the model's order."""
-        shared = set(self.parts.shared)
-        return [name for name, p in self.model.named_parameters() if p.requires_grad and name in shared]
+    def strategy_of(self, config: RunConfig) -> ClientSide | None:
+        """Return a run's strategy in place of the one that its settings name; None: that one."""
+        return None
 
-    # -- what travels, and what stays ---
+    def clear(self) -> None:
+        """Let go of what is shared; learners that are kept have theirs still."""
 
-    def complete(self, shared: Arrays, run_key: str, before: int = 0) -> Arrays:
-        """Return the arrays that were sent, and this client's own where some do not travel.
 
-        Args:
-            shared: what was sent.
-            run_key: which run.
-            before: the client's own are those from before this round; 0: as they were at the start.
-        """
-        if not self.parts.personal:
-            return shared
-        personal = self.memory(run_key).personal(before)
-        return {**(personal or arrays_of(self._initial, self.parts.personal)), **shared}
+def check_offered(learner: Learner, what: str, needs: str) -> None:
+    """Check that a learner offers what a setting needs.
 
-    def keep_personal(self, arrays: Arrays, run_key: str, server_round: int) -> None:
-        """Remember what of a trained model stays with this client."""
-        if self.parts.personal:
-            self.memory(run_key).keep_personal(server_round, {name: arrays[name] for name in self.parts.personal})
-            self.judged = JudgedModel("", 0, {})
+    Raises:
+        ConfigError: it does not; one line.
+    """
+    if needs not in learner.can:
+        offers = ", ".join(sorted(learner.can)) or "none"
+        raise ConfigError(f"{what} is not allowed for this client: its learner has no '{needs}' (it has: {offers})")
 
-    # -- training and measuring ---
+
+def check_rule(learner: Learner, rule: LocalRule) -> None:
+    """Check that a learner can train by a local rule; errors as `check_offered`."""
+    what = f"local-rule = '{rule.name}'"
+    for needs, needed in (
+        (RULES, type(rule) is not SGD),
+        (RECORDS, type(rule).reply is not LocalRule.reply),
+        (GRADIENT, rule.sends_update),
+    ):
+        if needed:
+            check_offered(learner, what, needs)
+
+
+class Trains(Protocol):
+    """A participant, as its warm-up uses it."""
+
+    config: RunConfig
+    learner: Learner
+
+    def trained(self, arrays: Arrays, job: Job) -> Arrays:
+        """Return a locally trained model, within the owner's limits."""
+
+    def limited(self, job: Job) -> Job:
+        """Return a job that the owner's limits allow, with their deadline."""
 
     @property
     def judged_split(self) -> str:
-        """The split on which this client compares models with its requirement."""
-        held_out = self.config.holds_out and self.data.held_out is not None
-        return keys.HELD_OUT_SPLIT if held_out else keys.TRAIN_SPLIT
-
-    def count(self, split: str) -> int:
-        """Return the number of examples of a split.
-
-        Raises:
-            ConfigError: for another name.
-        """
-        if split == keys.HELD_OUT_SPLIT and (held_out := self.data.held_out) is not None:
-            return len(held_out)
-        if split not in (keys.TRAIN_SPLIT, keys.TEST_SPLIT, keys.HELD_OUT_SPLIT):
-            raise ConfigError(f"{keys.SPLIT} = '{split[:40]}' is not allowed: {keys.TRAIN_SPLIT}, {keys.TEST_SPLIT}")
-        return self.data.counts[split == keys.TEST_SPLIT]
-
-    def plain_training(self, settings: Mapping[str, Scalar]) -> LocalTrainingSettings:
-        """Return settings of plain steps: these, and the run's, without momentum and weight decay."""
-        return LocalTrainingSettings.of(settings, {"momentum": 0.0, "weight-decay": 0.0}, self.config.as_config())
-
-    def trained(
-        self,
-        arrays: Arrays,
-        rule: LocalRule,
-        training: LocalTrainingSettings,
-        server_round: int,
-        purpose: str,
-        batches: NDArray[np.int64] | None = None,
-    ) -> Arrays:
-        """Return the model that a rule trains from ``arrays`` on this client's own data.
-
-        Args:
-            arrays: the model to start from, with what is this client's own.
-            rule: the local rule.
-            training: settings that all rules share.
-            server_round: counted from 1; 0 outside a round.
-            purpose: what the minibatches and the noise are drawn for.
-            batches: the minibatches, rows of the training examples, one row a step; None: drawn.
-        """
-        data, seed, guard = self.data.train, self.config.seed, self.guard
-        if guard is not None:
-            guard.check_training(rule, training, len(data))
-        draws = training.steps(len(data)) * rule.draws()
-        size = training.batch_size
-        return self._arithmetic.train(
-            TrainRequest(
-                task=self.task,
-                model=self.model,
-                place=self.node.partition_id,
-                data=data,
-                arrays=arrays,
-                rule=rule,
-                training=training,
-                batches=Minibatches(seed, self.client_id, server_round, len(data), draws, size, purpose)
-                if batches is None
-                else batches,
-                seed=seed,
-                client_id=self.client_id,
-                server_round=server_round,
-                purpose=purpose,
-                deadline=guard.deadline if guard is not None else None,
-            )
-        )
-
-    def adapted(self, arrays: Arrays, adaptation: Adaptation) -> Arrays:
-        """Return a model after the local training by which this client adapts it."""
-        rule, settings = adaptation.rule
-        return self.trained(arrays, rule(settings), adaptation.training, 0, adaptation.purpose)
-
-    def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
-        """Return the gradient of a model's mean training loss; None: all examples."""
-        if self.guard is not None and self.guard.deadline is not None:
-            self.guard.deadline.check()
-        place, data = self.node.partition_id, self.data.train
-        return self._arithmetic.gradient(GradientRequest(self.task, self.model, place, data, arrays, batch))
-
-    def measured(
-        self,
-        arrays: Arrays,
-        split: str,
-        shared: str = "",
-        server_round: int = 0,
-        purpose: str = "loss",
-        precision: str = FLOAT32,
-    ) -> Evaluation:
-        """Return a model's loss and metrics on a split.
-
-        Args:
-            arrays: the model.
-            split: ``train``, ``held-out`` or ``test``.
-            shared: its content hash, where other clients may be measuring the same one; else empty.
-            server_round: the round of the noise, where ``loss-mode = training`` measures with dropout on.
-            purpose: what the noise is drawn for.
-            precision: of the forward pass, where there is no noise.
-        """
-        data = self.data.train if split == keys.TRAIN_SPLIT else self.data.test
-        if split == keys.HELD_OUT_SPLIT:
-            data = self.data.held_out or self.data.train
-        place, noise = self.node.partition_id, None
-        if self.config.loss_mode == "training" and split == keys.TRAIN_SPLIT:
-            # With noise of its own a client's measurement is like no other's, though the model is the same.
-            shared, noise = "", Noise(self.config.seed, f"{self.client_id}/{purpose}", server_round)
-        request = EvaluateRequest(self.task, self.model, place, data, arrays, split, shared, noise, precision)
-        return self._arithmetic.evaluate(request)
-
-    def memory(self, run_key: str) -> RunMemory:
-        """Return what this client remembers of a run."""
-        return RunMemory(self.store, run_key)
+        """The split by which the client judges models."""
 
 
 class LocalWarmUp:
     """A `fedappeal.core.requirement.WarmUp` on one client's data, from w_0."""
 
-    def __init__(self, client: Learner, initial: Arrays) -> None:
+    def __init__(self, client: Trains, initial: Arrays) -> None:
         self._client = client
         self._initial = initial
 
-    def _training(self, steps: int, learning_rate: float) -> LocalTrainingSettings:
-        settings = {"learning-rate": learning_rate, "local-steps": steps}
-        return LocalTrainingSettings.of(settings, self._client.config.as_config())
+    def _job(self, steps: int, learning_rate: float) -> Job:
+        settings: Mapping[str, Scalar] = {"learning-rate": learning_rate, "local-steps": steps}
+        return Job(SGD(), LocalTrainingSettings.of(settings, self._client.config.as_config()), "warm-up")
 
     def train(self, steps: int, learning_rate: float) -> Arrays:
         """See `WarmUp`."""
-        return self._client.trained(self._initial, SGD(), self._training(steps, learning_rate), 0, "warm-up")
+        return self._client.trained(self._initial, self._job(steps, learning_rate))
 
     def path(self, steps: int, learning_rate: float) -> Iterator[Arrays]:
         """See `WarmUp`."""
-        client, arrays, training = self._client, self._initial, self._training(steps, learning_rate)
-        if client.guard is not None:  # the limit is on the whole training
-            client.guard.check_training(SGD(), training, client.data.counts[0])
-        drawn = Minibatches(
-            client.config.seed, client.client_id, 0, client.data.counts[0], steps, training.batch_size, "warm-up"
-        )
-        yield arrays
-        for number, batches in enumerate(np.array_split(np.asarray(drawn), min(LOOKS, steps)), 1):
-            stretch = training.model_copy(update={"local_steps": len(batches)})
-            arrays = client.trained(arrays, SGD(), stretch, 0, f"warm-up {number}", batches)
-            yield arrays
+        check_offered(self._client.learner, "judge-on = held-out with a requirement by training alone", PATH)
+        job = self._client.limited(self._job(steps, learning_rate))
+        yield self._initial
+        yield from self._client.learner.path(self._initial, job, min(LOOKS, steps))
 
     def train_loss(self, arrays: Arrays) -> float:
         """See `WarmUp`."""
-        return self._client.measured(arrays, keys.TRAIN_SPLIT, purpose="requirement").loss
+        return self._client.learner.measure(arrays, keys.TRAIN_SPLIT).loss
 
     @property
     def holds_out(self) -> bool:
@@ -313,8 +269,14 @@ class LocalWarmUp:
 
     def judged_loss(self, arrays: Arrays) -> float:
         """See `WarmUp`."""
-        return self._client.measured(arrays, self._client.judged_split, purpose="requirement").loss
+        return self._client.learner.measure(arrays, self._client.judged_split).loss
 
     def test_score(self, arrays: Arrays) -> float:
         """See `WarmUp`."""
-        return self._client.measured(arrays, keys.TEST_SPLIT).score
+        return self._client.learner.measure(arrays, keys.TEST_SPLIT).score
+
+
+def stretch(job: Job, number: int, batches: NDArray[np.int64]) -> Job:
+    """Return one stretch of a job: these minibatches, with noise of its own."""
+    training = job.training.model_copy(update={"local_steps": len(batches)})
+    return replace(job, training=training, purpose=f"{job.purpose} {number}", batches=batches)

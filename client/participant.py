@@ -1,34 +1,65 @@
-"""One client of one run: its requirement, how it judges models, its decision, the model that it prefers.
+"""One client of one run, as far as it decides: requirement, judgement, policy, goodwill, limits, memory.
 
-Everything here is the client's own side of a message; what a message looks like is in `client.app`.
+What it decides on is trained and measured by the `Learner` that it holds. What it does with a message is in
+`client.answers`.
 """
 
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from client.learner import Adaptation, JudgedModel, Learner, LocalWarmUp
+from client.learner import RULES, Job, Learner, LocalWarmUp, Sent, check_offered
+from client.limits.guard import Guard
 from client.requirement import made, read_requirement, stored_requirement
+from client.settings import NodeSettings
 from client.state import preferred
-from client.training.models import FLOAT32, arrays_of
+from client.state.memory import RunMemory
+from client.terms import Terms
 from client.training.sgd import SGD
-from fedappeal.core.algorithm import ClientSide
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.algorithm import ClientSide, personal_of, priority_of
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store
 from fedappeal.core.places import place_of
 from fedappeal.core.policy import Past, Situation
 from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
-from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks.examples import FEWEST
-from fedappeal.tasks.share import ALL
-from fedappeal.trained.card import ModelCard
 
 log = logging.getLogger("fedappeal.client")
 ADAPTATION = "adaptation"
 """Purpose of the local training after which a client would use a model."""
+
+
+class Measurement(NamedTuple):
+    """What a client measured: the key of an `Evaluation`.
+
+    Attributes:
+        sent: which model; the round counts where it is measured with the round's noise, else it is 0.
+        split: on which data.
+        precision: of the forward passes.
+        after: the local training before it, by `Job.name`; empty: none.
+    """
+
+    sent: Sent
+    split: str
+    precision: str
+    after: str
+
+
+class Decided(NamedTuple):
+    """What a client decided about a round.
+
+    Attributes:
+        decision: what.
+        pays: the round and the model that its goodwill pays for; None: nothing is paid.
+    """
+
+    decision: Decision
+    pays: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -38,30 +69,127 @@ class ModelOutlook:
     Attributes:
         participant: the client.
         arrays: the model that was sent, with what is the client's own.
-        model: its content hash.
+        sent: which one it is.
     """
 
     participant: "Participant"
     arrays: Arrays
-    model: str
+    sent: Sent
 
     def held_out(self) -> Evaluation:
         """See `Outlook`."""
-        return self.participant.judge(self.arrays, self.model, keys.TEST_SPLIT)
+        return self.participant.judge(self.arrays, self.sent, keys.TEST_SPLIT)
 
     def alone(self, rounds: int) -> Evaluation:
         """See `Outlook`; by the run's steps and learning rate, without momentum and weight decay."""
-        examples = self.participant.data.counts[0]
-        steps = rounds * self.participant.equipment.run_training.steps(examples)
-        return self.participant.judge(self.arrays, self.model, keys.TEST_SPLIT, steps)
+        client = self.participant
+        steps = rounds * client.terms.training.steps(client.examples)
+        return client.judge(self.arrays, self.sent, keys.TEST_SPLIT, client.tuning(steps))
 
 
-class Participant(Learner):
-    """One client of one run."""
+class Participant:
+    """One client of one run.
 
-    _owes: tuple[int, str] | None = None
+    Attributes:
+        config: the run's settings.
+        node: the owner's.
+        store: where it remembers; a simulator hands in another one with each message.
+        client_id: stable id.
+        terms: what it shares with others of equal settings.
+        learner: trains and measures.
+        judges_by: measures the models that it is sent: its learner, or that in another precision.
+        strategy: the run's, as far as it is a client's.
+        policy: decides.
+        discloses: what its owner lets replies tell.
+        guard: its owner's limits; None: there are none.
+        measured: what it measured of the latest model that it judged.
+    """
 
-    # -- requirement ---------------------------------------------------------------------------------
+    def __init__(
+        self, config: RunConfig, node: NodeSettings, store: Store, client_id: str, terms: Terms, learner: Learner
+    ) -> None:
+        self.config, self.node, self.store, self.client_id = config, node, store, client_id
+        self.terms, self.learner, self.judges_by = terms, learner, learner
+        self.strategy, self.policy = terms.strategy(), terms.policy(client_id)
+        self.discloses = terms.discloses
+        self._required = terms.requirement_kind()
+        self.guard: Guard | None = None
+        self.measured: dict[Measurement, Evaluation] = {}
+
+    @property
+    def examples(self) -> int:
+        """Number of its training examples."""
+        return self.learner.examples(keys.TRAIN_SPLIT)
+
+    def memory(self, run_key: str) -> RunMemory:
+        """Return what this client remembers of a run."""
+        return RunMemory(self.store, run_key)
+
+    # -- local training, within the owner's limits -----------------------------------------------------
+
+    def limited(self, job: Job) -> Job:
+        """Return a job that the owner's limits allow, with their deadline.
+
+        Raises:
+            LimitReached: they do not allow it.
+        """
+        if self.guard is None:
+            return job
+        self.guard.check_training(job.rule, job.training, self.examples)
+        return replace(job, deadline=self.guard.deadline)
+
+    def trained(self, arrays: Arrays, job: Job) -> Arrays:
+        """Return the model that local training makes of another; errors as `limited`."""
+        return self.learner.train(arrays, self.limited(job))
+
+    def plain_training(self, settings: Mapping[str, Scalar]) -> LocalTrainingSettings:
+        """Return settings of plain steps: these, and the run's, without momentum and weight decay."""
+        return LocalTrainingSettings.of(settings, {"momentum": 0.0, "weight-decay": 0.0}, self.config.as_config())
+
+    def tuning(self, steps: int) -> Job | None:
+        """Return that many steps of plain SGD before a measurement; None: no step."""
+        return Job(SGD(), self.plain_training({"local-steps": steps}), "tuning") if steps else None
+
+    def adaptation(self, rule: LocalRule, settings: Mapping[str, Scalar]) -> Job:
+        """Return the local training by which this client adapts a model."""
+        if type(rule) is not SGD:
+            check_offered(self.learner, f"local-rule = '{rule.name}'", RULES)
+        return Job(rule, self.plain_training(settings), ADAPTATION)
+
+    def use_of(self, algorithm: ClientSide) -> Job | None:
+        """Return the local training after which this client would use a model that it is sent.
+
+        The papers' clients judge the model as it is sent.
+        """
+        if not self.config.holds_out:
+            return None
+        steps = self.config.adaptation_steps
+        plain: tuple[LocalRule, Mapping[str, Scalar]] | None = (SGD(), {"local-steps": steps}) if steps else None
+        adapting = personal_of(algorithm).use() or plain
+        return None if adapting is None else self.adaptation(*adapting)
+
+    # -- what travels, and what stays --------------------------------------------------------------------
+
+    def complete(self, shared: Arrays, run_key: str, before: int = 0) -> Arrays:
+        """Return the arrays that were sent, and this client's own where some do not travel.
+
+        Args:
+            shared: what was sent.
+            run_key: which run.
+            before: the client's own are those from before this round; 0: as they were at the start.
+        """
+        if not self.learner.personal:
+            return shared
+        personal = self.memory(run_key).personal(before)
+        return {**(personal or self.learner.initial(self.learner.personal)), **shared}
+
+    def keep_personal(self, arrays: Arrays, run_key: str, server_round: int) -> None:
+        """Remember what of a trained model stays with this client."""
+        if self.learner.personal:
+            self.memory(run_key).keep_personal(server_round, {name: arrays[name] for name in self.learner.personal})
+            self.measured = {}
+
+    # -- requirement -------------------------------------------------------------------------------------
 
     def begin_run(self, run_key: str, initial: Arrays) -> Requirement:
         """Make the requirement ready for a run that starts from the model ``initial`` (w_0).
@@ -70,13 +198,14 @@ class Participant(Learner):
             LimitReached: where the owner's limits have no room for the run.
         """
         # Of simulated clients all begin with the same w_0; a client of its own need not hold it for longer.
-        packed, initial_hash = (self.equipment.pack if self.store.durable else self.equipment.packed)(initial)
+        layout, pack = self.learner.expects, self.terms.pack if self.store.durable else self.terms.packed
+        packed, initial_hash = pack(layout, initial)
         if self.guard is not None:
             self.guard.make_room(self.store, run_key, packed)
             self.guard.begin_run(run_key, packed)
         if self.store.durable:
             self._say_how_it_judges()
-        key = self.equipment.requirement_key(self.data, initial_hash, self.client_id)
+        key = self.terms.requirement_key(self.learner, initial_hash, self.client_id)
         warm_up = LocalWarmUp(self, initial)
         requirement = stored_requirement(self.store, key, lambda: made(self._required, warm_up))
         self.memory(run_key).requirement = key
@@ -85,7 +214,7 @@ class Participant(Learner):
     def _say_how_it_judges(self) -> None:
         """Tell the owner what is not as the run, or an earlier setting, lets expect."""
         if self.config.holds_out and self.judged_split == keys.TRAIN_SPLIT:
-            count = self.data.counts[0]
+            count = self.examples
             why = f"are fewer than {FEWEST}" if count < FEWEST else "have too many equal inputs"
             log.info(
                 "%d training examples %s: this client holds none out, and judges by its training loss", count, why
@@ -107,74 +236,56 @@ class Participant(Learner):
         if self.config.initial_model:
             # The run has a w_0 of its own, from which the requirement follows: only a roll call brings it.
             raise ConfigError(f"this client has forgotten its requirement for run {run_key}: start it again")
-        return self.begin_run(run_key, arrays_of(self._initial, (*self.parts.shared, *self.parts.personal)))
+        return self.begin_run(run_key, self.learner.initial((*self.learner.expects.names, *self.learner.personal)))
 
-    # -- one round -----------------------------------------------------------------------------------
+    # -- one round ---------------------------------------------------------------------------------------
 
-    def use_of(self, algorithm: ClientSide) -> Adaptation | None:
-        """Return the local training after which this client would use a model that it is sent.
+    @property
+    def judged_split(self) -> str:
+        """The split on which this client compares models with its requirement."""
+        return keys.HELD_OUT_SPLIT if self.learner.holds_out else keys.TRAIN_SPLIT
 
-        The papers' clients judge the model as it is sent.
-        """
-        if not self.config.holds_out:
-            return None
-        steps = self.config.adaptation_steps
-        plain: tuple[LocalRule, Mapping[str, Scalar]] | None = (SGD(), {"local-steps": steps}) if steps else None
-        if (adapting := algorithm.use() or plain) is None:
-            return None
-        rule, settings = adapting
-        return Adaptation.of(rule, self.plain_training(settings), ADAPTATION)
-
-    def judge(
-        self,
-        arrays: Arrays,
-        model: str,
-        split: str,
-        tuning_steps: int = 0,
-        adaptation: Adaptation | None = None,
-        server_round: int = 0,
-        precision: str = "",
-    ) -> Evaluation:
-        """Evaluate a model on this client's data, after local training where asked.
+    def judge(self, arrays: Arrays, sent: Sent, split: str, after: Job | None = None) -> Evaluation:
+        """Evaluate a model on this client's data; what was measured of the latest model is remembered.
 
         Args:
             arrays: the model.
-            model: its content hash; what was measured of the latest model is remembered.
+            sent: which one it is.
             split: ``train``, ``held-out`` or ``test``.
-            tuning_steps: steps of the run's SGD before the measurement.
-            adaptation: other local training before it, in place of these steps.
-            server_round: whose noise it is, where ``loss-mode = training`` measures with dropout on.
-            precision: of the forward passes; empty: this client's.
+            after: local training before it; None: the model as it is.
         """
-        if adaptation is None and tuning_steps:
-            adaptation = Adaptation.of(SGD(), self.plain_training({"local-steps": tuning_steps}), "tuning")
-        if (latest := (model, server_round if self.config.loss_mode == "training" else 0)) != self.judged[:2]:
-            self.judged = JudgedModel(*latest, {})
-        precision = precision or self.precision
-        precision_key = () if precision == FLOAT32 else (precision,)
-        key = " ".join(map(str, (split, *precision_key, *(() if adaptation is None else (adaptation,)))))
-        if key not in (evaluations := self.judged.evaluations):
-            shared = "" if self.parts.personal else model
-            splits = {split: key}
-            if adaptation is not None:
-                arrays, shared = self.adapted(arrays, adaptation), ""
-                if adaptation.purpose == ADAPTATION:  # what is asked next of the same model; it is trained once
-                    further = keys.TEST_SPLIT, self.judged_split
-                    splits |= {name: key.replace(split, name, 1) for name in further}
-            for name, stored_key in splits.items():
-                evaluations[stored_key] = self.measured(arrays, name, shared, server_round, precision=precision)
-        return evaluations[key]
+        return self.judge_with(self.judges_by, arrays, sent, split, after)
+
+    def judge_with(self, learner: Learner, arrays: Arrays, sent: Sent, split: str, after: Job | None) -> Evaluation:
+        """Return what a learner measures; the rest as in `judge`."""
+        # A measurement without noise is the same in every round.
+        of = sent if self.config.loss_mode == "training" else Sent(sent.model)
+        if self.measured and next(iter(self.measured)).sent != of:
+            self.measured = {}
+        name = "" if after is None else after.name
+        key = Measurement(of, split, learner.precision, name)
+        if key in self.measured:
+            return self.measured[key]
+        splits = [split]
+        if after is not None:
+            arrays, sent = self.trained(arrays, after), Sent("", sent.server_round)
+            if after.purpose == ADAPTATION:  # what is asked next of the same model; it is trained once
+                splits = list(dict.fromkeys((split, keys.TEST_SPLIT, self.judged_split)))
+        for one in splits:
+            self.measured[key._replace(split=one)] = learner.measure(arrays, one, sent)
+        return self.measured[key]
 
     def priority(self, granted: bool | None = None) -> bool:
         """Whether this client has priority: as the server grants it, else as it asks."""
         if granted is not None:
             return granted
-        return self.node.priority or self.strategy.asks_priority(self.node.partition_id, self.config.clients)
+        return self.node.priority or priority_of(self.strategy).asks(self.node.partition_id, self.config.clients)
 
-    def decide(self, situation: Situation, requirement: Requirement, run_key: str, model: str) -> Decision:
-        """Decide by this client's policy; remember what it costs, and the decision where the policy reads its past.
+    def decide(self, situation: Situation, requirement: Requirement, run_key: str, model: str) -> Decided:
+        """Decide by this client's policy, and remember the decision where the policy reads its past.
 
-        A round that it joins on request although the model does not meet its requirement is paid for by goodwill.
+        A round that it joins on request although the model does not meet its requirement is paid for by goodwill,
+        which is due before anything is trained.
 
         Args:
             situation: what is known of the round; the rest of it, and whether the client accepts that it is
@@ -197,36 +308,17 @@ class Participant(Learner):
             advantage=requirement.advantage(judged),
         )
         decision = self.decision(situation, requirement)
-        on_request = mandatory and not met and self.policy.mandatory  # no other policy joins for being asked to
-        self._owes = (server_round, model) if on_request and goodwill > 0 and decision is Decision.JOINED else None
         if self.policy.needs_history:
             ahead = situation.outlook if self.policy.looks_ahead else None
             held_out = ahead.held_out().loss if ahead is not None else math.nan
             wishes = self.policy.wishes(situation)
             this_round = Past(server_round, decision, situation.loss, held_out, wishes, situation.mandatory)
             memory.keep_past((*past, this_round))
-        return decision
-
-    def pay(self, run_key: str) -> None:
-        """Write down the goodwill that the latest decision costs; nothing is trained before."""
-        if self._owes is not None:
-            self.memory(run_key).pay(*self._owes)
-            self._owes = None
-
-    @property
-    def gives_goodwill(self) -> bool:
-        """Whether this client joins a limited number of rounds on request."""
-        return self.policy.mandatory and self.node.goodwill_in(self.config.goodwill) > 0
-
-    def goodwill(self, run_key: str) -> tuple[int, int] | None:
-        """Return the rounds of a run joined on request, and how many this client gives; None: no number."""
-        if not self.gives_goodwill:
-            return None
-        return self.memory(run_key).goodwill_spent, self.node.goodwill_in(self.config.goodwill)
-
-    def available(self, server_round: int) -> bool:
-        """Whether this client answers a round, or declines it without looking at the model."""
-        return self.policy.available(self.config.seed, self.client_id, server_round)
+        if decision is Decision.LEFT:
+            memory.leave(server_round)
+        on_request = mandatory and not met and self.policy.mandatory  # no other policy joins for being asked to
+        pays = on_request and goodwill > 0 and decision is Decision.JOINED
+        return Decided(decision, (server_round, model) if pays else None)
 
     def decision(self, situation: Situation, requirement: Requirement) -> Decision:
         """Return what this client's policy decides.
@@ -247,7 +339,22 @@ class Participant(Learner):
             )
         return decision
 
-    # -- the model that it prefers -------------------------------------------------------------------
+    @property
+    def gives_goodwill(self) -> bool:
+        """Whether this client joins a limited number of rounds on request."""
+        return self.policy.mandatory and self.node.goodwill_in(self.config.goodwill) > 0
+
+    def goodwill(self, run_key: str) -> tuple[int, int] | None:
+        """Return the rounds of a run joined on request, and how many this client gives; None: no number."""
+        if not self.gives_goodwill:
+            return None
+        return self.memory(run_key).goodwill_spent, self.node.goodwill_in(self.config.goodwill)
+
+    def available(self, server_round: int) -> bool:
+        """Whether this client answers a round, or declines it without looking at the model."""
+        return self.policy.available(self.config.seed, self.client_id, server_round)
+
+    # -- the model that it prefers -----------------------------------------------------------------------
 
     def keep_preferred(
         self,
@@ -256,24 +363,22 @@ class Participant(Learner):
         on_test: Evaluation,
         run_key: str,
         server_round: int,
-        use: Adaptation | None = None,
+        use: Job | None = None,
     ) -> str:
         """Keep the preferred model with its card; return which one it is (MaxFL, section 5).
 
         The global model is kept as the client uses it: after the steps of ``use``, by which it was measured.
         """
-        met, metric = requirement.met(on_test), self.task.metric.name
+        met, metric = requirement.met(on_test), on_test.metric
         which = "global" if met or not requirement.solo else "solo"
         if which == "global" and use is not None:
-            arrays = self.adapted(arrays, use)
-        preferred_arrays, figures = arrays, {metric: on_test.score, "loss": on_test.loss, **on_test.others}
+            arrays = self.trained(arrays, use)
+        preferred_arrays, figures = arrays, {metric.name: on_test.score, "loss": on_test.loss, **on_test.others}
         if which == "solo":
-            preferred_arrays, figures = requirement.solo, {metric: requirement.solo_score}
-        facts = {"which": which, "figures": figures, "requirement_met": met}
-        facts |= {"measured_on": "test data of this client"}
-        facts |= {"shared": tuple(sorted(preferred_arrays)) if self.parts.fixed else ALL}
-        card = ModelCard.of(self.task, self.config, round=server_round, run_key=run_key, **facts)
-        preferred.keep(self.store, preferred_arrays, card)
+            preferred_arrays, figures = requirement.solo, {metric.name: requirement.solo_score}
+        facts = {"which": which, "figures": figures, "requirement_met": met, "run_key": run_key}
+        facts |= {"measured_on": "test data of this client", "round": server_round, "names": preferred_arrays}
+        preferred.keep(self.store, preferred_arrays, self.learner.card(self.config, **facts))
         return which
 
     def preferred_score(self, evaluation: Evaluation, requirement: Requirement) -> float | None:

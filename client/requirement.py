@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from pydantic import Field
 
-from fedappeal.core.local_rule import Record, Store
+from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.requirement import METRIC, Requirement, RequirementKind, WarmUp
 from fedappeal.protocol.packing import Arrays
@@ -162,11 +162,11 @@ def stored_requirement(store: Store, key: str, compute: Callable[[], Requirement
     return requirement
 
 
-def _record_of(requirement: Requirement) -> Record:
+def _record_of(requirement: Requirement) -> StoredRecord:
     values: dict[str, Scalar] = {"rho": requirement.rho, "solo-score": requirement.solo_score, "of": requirement.of}
-    return Record(values, dict(requirement.solo))
+    return StoredRecord(values, dict(requirement.solo))
 
 
 @lru_cache(maxsize=64)
-def _shared_record(rho: float, solo_score: float, of: str) -> Record:
+def _shared_record(rho: float, solo_score: float, of: str) -> StoredRecord:
     return _record_of(Requirement(rho, {}, solo_score, of))

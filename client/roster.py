@@ -3,22 +3,22 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 from flwr.app import Context, Message
 
-from client.data.cache import Cache
-from client.equipment import Equipment
+from client.learner import Learners
 from client.limits.guard import Guard
+from client.limits.room import Room
 from client.participant import Participant
 from client.settings import NodeSettings
+from client.state.memory import client_identity
 from client.state.store import ContextStore, DiskStore
-from client.training.requests import Arithmetic
+from client.terms import Terms
 from fedappeal.core.local_rule import Store
-from fedappeal.settings.config import RunConfig, Scalar
-from fedappeal.system.latest import Latest
-from fedappeal.tasks.examples import ClientData
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.system.last_result import LastResult
 
 log = logging.getLogger("fedappeal.client")
 
@@ -26,7 +26,7 @@ KEPT = 256
 """Participants with loaded data that are kept; those used longest ago are made again when they are needed."""
 KEPT_WITH_OWN_DATA = 2
 """The same of a client with data of its own: each run's split is a copy, and a small device serves many runs."""
-EQUIPMENTS = 4
+TERMS = 4
 """The same of what participants share."""
 
 
@@ -57,34 +57,43 @@ class _Node(NamedTuple):
     participant: Participant
 
 
+def check_place(config: RunConfig, node: NodeSettings) -> None:
+    """Check that an owner's settings name data that a run has.
+
+    Raises:
+        ConfigError: they name none, or another number of clients.
+    """
+    total = config.clients + config.unseen_clients
+    node.check_data_source()
+    if not node.data and not 0 <= node.partition_id < total:
+        raise ConfigError(
+            f"partition-id = {node.partition_id} is not allowed: 0 to {total - 1} "
+            f"(clients = {config.clients}, unseen-clients = {config.unseen_clients})"
+        )
+    if node.num_partitions not in (-1, total):
+        raise ConfigError(
+            f"num-partitions = {node.num_partitions} is not allowed: the run has {total} clients "
+            f"(clients = {config.clients}, unseen-clients = {config.unseen_clients})"
+        )
+
+
 class Participants:
     """Participants by their run's and their owner's settings."""
 
-    def __init__(
-        self,
-        arithmetic: Arithmetic | None = None,
-        data: Callable[[int], ClientData] | None = None,
-        cache: Cache | None = None,
-        kind: Callable[..., Participant] = Participant,
-    ) -> None:
+    def __init__(self, learners: Learners, kind: Callable[..., Participant] = Participant) -> None:
         """Begin with none.
 
         Args:
-            arithmetic: trains and evaluates; None: a deployed client's.
-            data: a simulator's, a client's data by its number: they are held anyway, so that no participant is let
-                go; None: loaded for this client.
-            cache: what the clients share; None: one of their own.
+            learners: makes what participants hold.
             kind: makes a participant.
         """
-        self.cache = cache or Cache()
-        self._arithmetic = arithmetic or Arithmetic()
-        self._data, self._kind = data, kind
+        self._learners, self._kind = learners, kind
         self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
         self._guards: dict[tuple[str, str], Guard] = {}
         self._nodes: dict[int, _Node] = {}
         self._said = False
-        self._run_config = Latest(lambda settings: _run_config(tuple(settings.items())))
-        self._equipment = lru_cache(maxsize=EQUIPMENTS)(partial(Equipment, cache=self.cache))
+        self._run_config = LastResult(lambda settings: _run_config(tuple(settings.items())))
+        self._terms = lru_cache(maxsize=TERMS)(self._terms_of)
 
     def of(self, context: Context, message: Message | None = None) -> Participant:
         """Return a context's participant, with that context's store, and its owner's limits on a message.
@@ -92,7 +101,7 @@ class Participants:
         Raises:
             ConfigError: where the owner's settings do not fit the run's, or the message passes one of its limits.
         """
-        participant = self._simulated(context, self._data) if self._data else self._deployed(context, message)
+        participant = self._simulated(context) if self._learners.simulated else self._deployed(context, message)
         store = participant.store
         if isinstance(store, ContextStore) and not store.holds(context.state):
             participant.store = _store(participant.node, context)
@@ -104,7 +113,14 @@ class Participants:
             guard.begin(message)
         key = (config, node)
         if key not in self._participants:
-            self._participants[key] = self._made(config, node, context)
+            self._learners.room = None if guard is None else Room(guard, self._let_go)
+            try:
+                if self._learners.room is not None:
+                    self._learners.room.check_clients(config)
+                self._participants[key] = self.made(config, node, _store(node, context))
+            except Exception:
+                self._forget_shared()
+                raise
             while len(self._participants) > (KEPT_WITH_OWN_DATA if node.data else KEPT):
                 self._participants.popitem(last=False)
         self._participants.move_to_end(key)
@@ -115,7 +131,7 @@ class Participants:
             log.info("this client has no state folder: after a restart it gives its goodwill anew")
         return participant
 
-    def _simulated(self, context: Context, data: Callable[[int], ClientData]) -> Participant:
+    def _simulated(self, context: Context) -> Participant:
         """Return the participant of a simulated node, made where it is not known or its settings are others now."""
         latest = self._nodes.get(context.node_id)
         if latest and latest.run_config is context.run_config and latest.node_config is context.node_config:
@@ -124,15 +140,23 @@ class Participants:
         if latest and latest.participant.config == config and latest.participant.node == node:
             participant = latest.participant
         else:
-            participant = self._made(config, node, context, data(node.partition_id))
+            participant = self.made(config, node, _store(node, context))
         self._nodes[context.node_id] = _Node(context.run_config, context.node_config, participant)
         return participant
 
-    def _made(
-        self, config: RunConfig, node: NodeSettings, context: Context, data: ClientData | None = None
-    ) -> Participant:
-        equipment = self._equipment(config, node.of_any_client())
-        return self._kind(config, node, _store(node, context), self._arithmetic, data, self.cache, equipment)
+    def made(self, config: RunConfig, node: NodeSettings, store: Store) -> Participant:
+        """Return a new participant, which is not kept.
+
+        Raises:
+            ConfigError: where the owner's settings do not fit the run's, or do not allow what it names.
+        """
+        check_place(config, node)
+        client_id = client_identity(node, store)
+        terms, learner = self._terms(config, node.of_any_client()), self._learners(config, node, client_id)
+        return self._kind(config, node, store, client_id, terms, learner)
+
+    def _terms_of(self, config: RunConfig, node: NodeSettings) -> Terms:
+        return Terms(config, node, self._learners.strategy_of(config))
 
     def _guard(self, node: NodeSettings) -> Guard | None:
         """Return the limits of a client that has an owner: a simulator's have neither state nor limits."""
@@ -147,10 +171,26 @@ class Participants:
         """Return the participants that are kept."""
         return [*self._participants.values(), *(node.participant for node in self._nodes.values())]
 
+    def drop(self, participant: Participant) -> None:
+        """Let go of a participant of a run that was refused, and of what was loaded for it."""
+        key = (participant.config, participant.node)
+        if self._participants.get(key) is participant:
+            del self._participants[key]
+            self._forget_shared()
+
     def clear(self) -> None:
         """Let go of all participants, as a restart does."""
         self._participants.clear()
         self._nodes.clear()
+
+    def _let_go(self) -> None:
+        self.clear()
+        self._forget_shared()
+
+    def _forget_shared(self) -> None:
+        """Let go of what participants share; those that are kept have theirs still."""
+        self._learners.clear()
+        self._terms.cache_clear()
 
 
 def _store(node: NodeSettings, context: Context) -> Store:

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, model_validator
 
-from client.data.columns import Columns, is_table
 from fedappeal.core.plugins import ALL, Allowed
+from fedappeal.data.columns import Columns, is_table
 from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
 from fedappeal.settings.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
 from fedappeal.settings.model import setting
@@ -131,7 +131,9 @@ class NodeSettings(Settings):
             Columns.parse(self.features, self.label)
         elif self.features or self.label:
             names = self._columns_given()
-            raise ValueError(f"{names} is not allowed with data = '{self.data}': only a .csv or .parquet has columns")
+            raise ValueError(
+                f"{names} is not allowed with data = '{self.data}': only a table has columns (.csv, .jsonl, .parquet)"
+            )
 
     def _columns_given(self) -> str:
         return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from client.participation.behaviour import Mixture, check_parts, parts_of
 from client.training.sgd import SGD
-from fedappeal.core.faults import check_class, checked_made
+from fedappeal.core.algorithm import of_run
+from fedappeal.core.faults import check_class, make_checked
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section
 from fedappeal.core.policy import Policy
@@ -24,12 +25,13 @@ from fedappeal.settings.rounds import AUTO
 from fedappeal.settings.training import LearningRateSchedule
 from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
 from fedappeal.tasks.task import Task
+from strategies.rounds.algorithm import check_influence
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Strategy
 
 
 @dataclass(frozen=True)
-class Given:
+class Objects:
     """Objects that stand in for names.
 
     Attributes:
@@ -57,7 +59,7 @@ class Given:
         return config.model_copy(update=names).with_plugins(section.items())
 
     def strategy_of(self, config: RunConfig) -> Strategy | None:
-        """Return a copy of the strategy for a run; None where the settings name one."""
+        """Return a run's copy of the strategy object; None if the settings name one."""
         if self.strategy is None:
             return None
         made, general = copy.deepcopy(self.strategy), config.as_config()
@@ -66,12 +68,25 @@ class Given:
         return made
 
 
-NOTHING_GIVEN = Given()
+NO_OBJECTS = Objects()
+
+
+def check_real(config: RunConfig) -> None:
+    """Check that a run can have real clients.
+
+    Raises:
+        ConfigError: some of them are to attack, which only a simulation's can.
+    """
+    if config.byzantine_share:
+        raise ConfigError(
+            f"byzantine-share = {config.byzantine_share:g} is not allowed in a run of real clients: attackers are "
+            "simulated (`fedappeal simulate`)"
+        )
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The settings of a run, and the plug-ins that they name.
+class Plugins:
+    """A run's settings and the plug-ins that they name.
 
     Attributes:
         config: the settings.
@@ -85,7 +100,7 @@ class Chosen:
     """
 
     config: RunConfig
-    given: Given
+    given: Objects
     strategy: type[Strategy]
     mixture: Mixture
     policies: dict[str, type[Policy]]
@@ -95,7 +110,7 @@ class Chosen:
 
     def __reduce__(self) -> Any:
         """Another process resolves the plug-ins again."""
-        return chosen, (self.config, self.given)
+        return run_plugins, (self.config, self.given)
 
     @cached_property
     def knows_mandatory(self) -> bool:
@@ -104,12 +119,12 @@ class Chosen:
 
     @cached_property
     def plugins(self) -> tuple[type[Plugin], ...]:
-        """All of them that have settings of their own."""
+        """All plug-ins with settings of their own."""
         return self.strategy, *self.policies.values(), self.rule, self.requirement
 
     @cached_property
     def task(self) -> Any:
-        """The task's class, or what makes it."""
+        """The task's class or maker."""
         return TASKS.find(self.config.task) if self.given.task is None else type(self.given.task)
 
     def settings_of(self, plugin: type[Plugin]) -> PluginSettings:
@@ -159,7 +174,7 @@ class Chosen:
         return self.given.task or load_task(self.config.task_settings(), data_dir)
 
     def packages(self) -> list[str]:
-        """Return the packages that the settings name: what a client's owner has to allow."""
+        """Return the packages of named code, which a client's owner must allow."""
         return sorted({registry.package(name) for registry, name in self._plugin_names()} - {""})
 
     def owner_files(self) -> str:
@@ -210,7 +225,7 @@ class Chosen:
         check_names(self.plugins)
         for plugin in self.plugins[1:]:
             if not is_ours(plugin):
-                checked_made(plugin, partial(plugin, self.settings_of(plugin)))
+                make_checked(plugin, partial(plugin, self.settings_of(plugin)))
         if strategy.needs_losses and not config.report_loss:
             refuse("report-loss = False", "it needs the clients' losses")
         if strategy.LocalRule is not None and config.local_rule != AUTO and rule is not strategy.LocalRule:
@@ -225,7 +240,7 @@ class Chosen:
         if strategy.compares_losses and self.requirement.of == METRIC:
             reason = "it compares a client's loss with rho_k, which has to be a loss (solo, fixed)"
             refuse(f"requirement = '{config.requirement}'", reason)
-        strategy.check_influence(config.influence, config.aggregation)
+        check_influence(strategy, config.influence, config.aggregation)
         rule(self.settings_of(rule)).check(LocalTrainingSettings.of(config.as_config()))
         for key, value in (("clipping-norm", config.clipping_norm), ("dp-epsilon", config.dp_epsilon)):
             if value and not rule.sends_model:
@@ -240,21 +255,24 @@ class Chosen:
                 plugin(settings).check()
         strategy.check_run(config, self.settings_of(strategy))
         if self.given.strategy is None:  # only making it tells whether its settings go together
-            of_run = partial(strategy.of_run, config, **config.part(LearningRateSchedule).model_dump())
-            checked_made(strategy, of_run)
+            maker = partial(of_run, strategy, config, **config.part(LearningRateSchedule).model_dump())
+            make_checked(strategy, maker)
         self.unused_settings()
+
+    def shared(self) -> SharedSettings:
+        """Return the settings of the run that all strategies share."""
+        return SharedSettings.of_run(self.config, self.knows_mandatory)
 
     def build(self) -> Strategy:
         """Return the run's strategy; the settings are checked."""
-        shared = SharedSettings.of_run(self.config, self.knows_mandatory)
-        if (made := self.given.strategy_of(self.config)) is None:
-            return self.strategy.of_run(self.config, **shared.model_dump())
-        made.shared = shared
-        return made
+        made = self.given.strategy_of(self.config)
+        return of_run(self.strategy, self.config, **self.shared().model_dump()) if made is None else made
 
 
-def chosen(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
-    """Return the resolved plug-ins of a run; imports neither Flower nor torch for fedappeal's own.
+def run_plugins(config: RunConfig, given: Objects = NO_OBJECTS) -> Plugins:
+    """Return a run's settings with its plug-ins.
+
+    Imports neither Flower nor torch for fedappeal's own.
 
     Args:
         config: names them.
@@ -270,16 +288,16 @@ def chosen(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
         check_parts(name, [policies[part] for part in parts_of(name)])
     own_rule: type[LocalRule] = strategy.LocalRule or SGD
     rule = own_rule if config.local_rule == AUTO else LOCAL_RULES.load(config.local_rule)
-    model = MODELS.find(config.model) if given.task is None and is_own_model(config.model) else None
-    run = Chosen(config, given, strategy, mixture, policies, rule, REQUIREMENTS.load(config.requirement), model)
+    model = MODELS.maker(config.model) if given.task is None and is_own_model(config.model) else None
+    run = Plugins(config, given, strategy, mixture, policies, rule, REQUIREMENTS.load(config.requirement), model)
     for plugin in run.plugins:
         check_class(plugin)
     return run
 
 
-def check_settings(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
-    """Return the plug-ins of a run whose settings go together; errors as `chosen` and `Chosen.check`."""
-    run = chosen(config, given)
+def check_settings(config: RunConfig, given: Objects = NO_OBJECTS) -> Plugins:
+    """Return the plug-ins of a run whose settings go together; errors as `run_plugins` and `Plugins.check`."""
+    run = run_plugins(config, given)
     run.check()
     return run
 
@@ -290,8 +308,9 @@ def _plugin_of_section(name: str, used: Iterable[str]) -> type[Plugin]:
     Raises:
         ConfigError: there is none.
     """
-    for registry in REGISTRIES:
-        if name in registry.names():
+    # Fedappeal's own first: for other names the entry points of every installed package are read.
+    for registry in sorted(REGISTRIES, key=lambda registry: name not in registry.built_in):
+        if name in registry.built_in or name in registry.names():
             plugin: type[Plugin] = registry.load(name)
             if (key := plugin.settings_name()) != name:
                 raise ConfigError(f"{registry.kind} '{name}' has no settings of its own: they stand under '{key}'")
@@ -329,7 +348,7 @@ def check_names(plugins: Iterable[type[Plugin]]) -> None:
             raise ConfigError(f"plug-ins {first.__name__} and {plugin.__name__} are both called '{name}': rename one")
 
 
-def named_plugins(config: RunConfig, given: Given, policies: Iterable[str]) -> list[tuple[Registry[Any], str]]:
+def named_plugins(config: RunConfig, given: Objects, policies: Iterable[str]) -> list[tuple[Registry[Any], str]]:
     """Return the names of a run's plug-ins, each with the registry that knows it."""
     rule = config.local_rule
     return [

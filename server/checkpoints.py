@@ -35,8 +35,8 @@ FlowerRecord: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 Arrays: TypeAlias = dict[str, NDArray[np.generic]]
 
 
-def flattened(records: Mapping[str, FlowerRecord]) -> tuple[Arrays, str]:
-    """Return the arrays of records as ``NAME/KEY``, and a text that says what the records are and holds the rest."""
+def flatten_records(records: Mapping[str, FlowerRecord]) -> tuple[Arrays, str]:
+    """Return records' arrays as ``NAME/KEY``, and all else as a text."""
     arrays: Arrays = {}
     described: dict[str, dict[str, object]] = {}
     for name, record in records.items():
@@ -48,8 +48,8 @@ def flattened(records: Mapping[str, FlowerRecord]) -> tuple[Arrays, str]:
     return arrays, json.dumps(described)
 
 
-def restored(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, FlowerRecord]:
-    """Return the records that `flattened` was given, all in the same order.
+def restore_records(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, FlowerRecord]:
+    """Return the records given to `flatten_records`, all in the same order.
 
     Raises:
         ValueError: it is damaged, or another version wrote it.
@@ -79,7 +79,7 @@ _INITIAL_FILE = re.compile(rf"{_INITIAL}-([0-9a-f]{{16}})(\.copy)?\.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands.
+    """A run's state after a round.
 
     Attributes:
         server_round: the last finished round; 0: none.
@@ -105,10 +105,10 @@ class Checkpoint:
         digest = self.initial_hash or content_hash(self.initial)
         for file in initial_files(path.parent, digest):
             if not file.exists():
-                arrays, records = flattened({_INITIAL: self.initial})
+                arrays, records = flatten_records({_INITIAL: self.initial})
                 write_safetensors(file, arrays, {"records": records}, durable)
         state = {f"{_STATE}{name}": record for name, record in self.state.items()}
-        arrays, records = flattened({"model": self.arrays, **state})
+        arrays, records = flatten_records({"model": self.arrays, **state})
         values: dict[str, Scalar] = {"round": self.server_round, _INITIAL: digest, "records": records}
         write_safetensors(path, arrays, values, durable)
 
@@ -123,7 +123,7 @@ class Checkpoint:
         server_round = checkpoint_round(path, values)
         beside = {_INITIAL: _initial(path.parent, str(values[_INITIAL]))} if _INITIAL in values else {}
         try:
-            records = {**restored(arrays, str(values["records"])), **beside}
+            records = {**restore_records(arrays, str(values["records"])), **beside}
             initial, model = records[_INITIAL], records["model"]
             if not (isinstance(initial, ArrayRecord) and isinstance(model, ArrayRecord)):
                 raise ValueError("its models are no arrays")
@@ -165,7 +165,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, durable: bool = True) -> list[int]:
-    """Write a run's newest checkpoint, and keep the two before it; return the rounds of all three.
+    """Write a run's checkpoint, keeping two older ones; return all three's rounds.
 
     Args:
         folder: the run's.
@@ -185,7 +185,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, durable: bool = True)
 
 
 def newest_usable(folder: Path, usable: Usable = without_memory) -> UsableCheckpoint:
-    """Return a run's newest checkpoint that can be used; nothing is changed.
+    """Return a run's newest usable checkpoint, changing nothing.
 
     Args:
         folder: the run's.
@@ -244,7 +244,7 @@ def _read_initial(file: Path) -> ArrayRecord:
     arrays, values = read_safetensors(file)
     name = _INITIAL_FILE.fullmatch(file.name)
     with suppress(KeyError, ValueError):
-        initial = restored(arrays, str(values["records"]))[_INITIAL]
+        initial = restore_records(arrays, str(values["records"]))[_INITIAL]
         if name is not None and isinstance(initial, ArrayRecord) and content_hash(initial) == name[1]:
             return initial
     raise ConfigError(f"file '{file}' cannot be read: it does not hold the model that its name says")
@@ -273,7 +273,7 @@ def _keep(newest: Path) -> None:
 
 
 def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = without_memory) -> RunConfig:
-    """Return the settings with which a run continues; nothing is changed.
+    """Return the settings with which a run continues, changing nothing.
 
     Args:
         path: its folder.
@@ -300,7 +300,7 @@ def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = w
     return config if rounds is None or rounds == config.rounds else config.continued(rounds)
 
 
-def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = without_memory) -> UsableCheckpoint:
+def mend_files(folder: RunFolder, say: Callable[[str], None], usable: Usable = without_memory) -> UsableCheckpoint:
     """Put a run's damaged files aside, and return the checkpoint after which it continues.
 
     What a killed process left half-written is deleted. The caller has the folder alone.

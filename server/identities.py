@@ -18,6 +18,7 @@ from fedappeal.record.folder import is_local
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.system.locks import InUse, only_process
+from fedappeal.system.plain_files import read_bytes
 from strategies.rounds.exchange.ownership import Owners
 
 FILE = "client-ids.json"
@@ -32,7 +33,7 @@ _RUNS = 100
 
 @dataclass
 class Book:
-    """What the file says.
+    """The content of the file of identities.
 
     Attributes:
         clients: the owner of each client-id in all runs, as `Owners` has it.
@@ -44,7 +45,7 @@ class Book:
 
 
 def identities_of(run: Path, run_key: str) -> "IdentityFile":
-    """Return where a run's federation keeps whose each client-id is."""
+    """Return the file of a federation's owners of client-ids."""
     return IdentityFile(run if is_local(run) else run.parent, run_key)
 
 
@@ -63,7 +64,7 @@ class IdentityFile:
 
     @contextmanager
     def open(self) -> Iterator[Owners]:
-        """Read the owners for a while, alone; what is changed meanwhile is kept.
+        """Read the owners and hold their lock; changes are written at the end.
 
         Raises:
             ConfigError: the file cannot be read or written.
@@ -76,7 +77,10 @@ class IdentityFile:
                 self._write(Book(owners.lasting, self._with_passing(book.runs, owners.passing)))
 
     def release(self, client_id: str, to: str) -> None:
-        """Let an id pass to another key, in all runs; arguments as of `Owners.release`, errors as of `open`."""
+        """Release an id to another key, in all runs.
+
+        Arguments as of `Owners.release`, errors as of `open`.
+        """
         with self._alone():
             book = self.read()
             owners = Owners(book.clients)
@@ -85,7 +89,7 @@ class IdentityFile:
             self._write(Book(owners.lasting, runs))
 
     def read(self) -> Book:
-        """Return what the file says; nothing where there is none.
+        """Return the file's content; empty without a file.
 
         Raises:
             ConfigError: it cannot be read.
@@ -93,7 +97,7 @@ class IdentityFile:
         try:
             if not self.path.exists():
                 return Book()
-            content = parse_json(self.path.read_bytes())
+            content = parse_json(read_bytes(self.path))
             if not isinstance(content, dict) or content.get("format") != _FORMAT:
                 raise ValueError(f"it is not of format {_FORMAT}")
             runs = content["runs"]

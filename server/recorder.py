@@ -10,16 +10,16 @@ from flwr.app import ArrayRecord
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.protocol.packing import content_hash
-from fedappeal.record.decisions import packed
+from fedappeal.record.decisions import pack_decisions
 from fedappeal.record.folder import RunFolder, is_local
 from fedappeal.record.lines import HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from server.build import Chosen
+from server.build import Plugins
 from server.checkpoints import Checkpoint, write_checkpoint
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Hooks, RoundRecord
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.rounds import Rounds
 
 SECONDS_APART = 1.0
 """Between checkpoints that need not be durable, after the first two rounds."""
@@ -36,10 +36,10 @@ _ENOUGH = 3
 
 
 class ClientMemory(Protocol):
-    """What clients remember, where it would end with the server's process."""
+    """The clients' memory, where it would end with the server's process."""
 
     def restore(self, server_round: int) -> None:
-        """Give the clients what they remembered after a round; 0: before the first.
+        """Restore the clients' memory after a round; 0 for before the first.
 
         Raises:
             ConfigError: if it is not there.
@@ -49,13 +49,13 @@ class ClientMemory(Protocol):
         """All clients have answered the roll call, and a round is about to begin."""
 
     def save(self, server_round: int) -> None:
-        """Keep what the clients remember after a round, beside what is kept already."""
+        """Keep the clients' memory after a round, beside earlier ones."""
 
     def keep_only(self, rounds: Collection[int]) -> None:
-        """Let go of what was kept after other rounds than these."""
+        """Delete the memory kept after other rounds than these."""
 
     def check(self, server_round: int) -> None:
-        """Check that what was kept after a round can be read.
+        """Check that the memory kept after a round can be read.
 
         Raises:
             ConfigError: it cannot.
@@ -68,7 +68,7 @@ class Recorder(Hooks):
 
     Attributes:
         folder: the run's.
-        strategy: the run's.
+        running: the run's rounds.
         initial: w_0.
         rounds: number of the last round.
         plugins: the run's.
@@ -78,10 +78,10 @@ class Recorder(Hooks):
     """
 
     folder: RunFolder
-    strategy: Strategy
+    running: Rounds
     initial: ArrayRecord
     rounds: int
-    plugins: Chosen
+    plugins: Plugins
     watch: Hooks
     durable: bool
     memory: ClientMemory | None = None
@@ -101,12 +101,12 @@ class Recorder(Hooks):
         version = {"version": member.version} if member.version else {}
         examples = {"examples": member.num_examples} if member.enrolled else {}
         facts = {"role": member.role, "enrolled": enrolled, "node": str(member.node_id), **examples, **version}
-        if client in self.strategy.members.left and not member.left:
+        if client in self.running.members.left and not member.left:
             facts["returned"] = True
         self.folder.event("enrolled", client=client, **facts)
         if len(self.plugins.mixture.names) > 1 and client not in self._policies:
             self._policies.add(client)
-            policy = self.plugins.mixture.of(self.strategy.shared.seed, client)
+            policy = self.plugins.mixture.of(self.running.setup.shared.seed, client)
             self.folder.append(POLICIES, {"client-id": client, "policy": policy})
 
     def on_refused(self, node_id: int, reason: str) -> None:
@@ -120,13 +120,19 @@ class Recorder(Hooks):
         self.watch.on_data_refused(node_id, client_id, problem)
 
     def on_unavailable(self, node_id: int, times: int, seconds: float, reason: str) -> None:
-        """Record a node that is called in vain: at the second time, the fourth, the eighth and so on."""
+        """Record a node that does not answer.
+
+        At the second time, the fourth, the eighth and so on.
+        """
         if times > 1 and times & (times - 1) == 0:
             facts = {"times": times, "seconds": round(seconds), "reason": reason}
             self.folder.event("unavailable", node=str(node_id), **facts)
 
     def on_open_federation(self) -> None:
-        """Record that the run counts nodes, not people; of a local run they are all its user's own."""
+        """Record that the run counts nodes, not people.
+
+        Of a local run they are all its user's own.
+        """
         if not is_local(self.folder.path):
             self.folder.event("open")
 
@@ -153,11 +159,11 @@ class Recorder(Hooks):
         """Write the round's lines, then the checkpoint that makes them count."""
         self.watch.on_round_over(record)
         if record.decisions:
-            self.folder.append(PARTICIPATION, packed(record.server_round, record.decisions))
-        over = record.server_round == self.rounds or bool(self.strategy.finished)
+            self.folder.append(PARTICIPATION, pack_decisions(record.server_round, record.decisions))
+        over = record.server_round == self.rounds or bool(self.running.finished)
         if record.measured and (over or self._is_written(record)):
             self.folder.append(
-                MEASUREMENTS, measurements(record, self.strategy.metric.name, *self.strategy.other_metrics)
+                MEASUREMENTS, measurements(record, self.running.setup.metric.name, *self.running.setup.other_metrics)
             )
         self.folder.append(HISTORY, record.as_line())
         self._unsaved = record.server_round, arrays
@@ -168,7 +174,7 @@ class Recorder(Hooks):
             self._check_failures(record.server_round, record.failures.values())
 
     def _check_failures(self, server_round: int, reasons: Collection[str]) -> None:
-        """End a run of an author's own plug-ins where they fail for every client that was asked.
+        """End a run whose own plug-ins fail for every asked client.
 
         Of real clients each says that its code raised an error, and they are three or more, or all that there are.
 
@@ -176,19 +182,19 @@ class Recorder(Hooks):
             ConfigError: it ends.
         """
         raised = sum(keys.LOGGED in reason for reason in reasons)
-        enough = raised == len(reasons) and raised >= min(_ENOUGH, len(self.strategy.members.remaining()))
+        enough = raised == len(reasons) and raised >= min(_ENOUGH, len(self.running.members.remaining()))
         if enough or not self.durable:  # simulated clients are this program
             raise ConfigError(f"every client failed in round {server_round}: {min(reasons)}")
 
     def _is_written(self, record: RoundRecord) -> bool:
         """Return whether clients' measurements of a round are written: a pure function of its number."""
-        between = max(1, self.strategy.shared.evaluate_every)
+        between = max(1, self.running.setup.shared.evaluate_every)
         evaluated, whole = (max(1, rounds // between) for rounds in (record.server_round, self.rounds))
         every = -(-whole * len(record.measured) // MOST_MEASUREMENTS)
         return every <= 1 or evaluated % every == 1
 
     def save(self) -> None:
-        """Write a checkpoint of the round that is over, where there is none yet."""
+        """Write a checkpoint of the finished round, unless it has one."""
         if self._unsaved is None:
             return
         (server_round, arrays), self._unsaved = self._unsaved, None
@@ -196,7 +202,7 @@ class Recorder(Hooks):
         # The checkpoint makes both count: a kill at any moment leaves one with the memory of the same round.
         if self.memory is not None:
             self.memory.save(server_round)
-        checkpoint = Checkpoint(server_round, self.initial, arrays, self.strategy.state(), self._initial_hash)
+        checkpoint = Checkpoint(server_round, self.initial, arrays, self.running.state(), self._initial_hash)
         kept_rounds = write_checkpoint(self.folder.path, checkpoint, self.durable)
         if self.memory is not None:
             self.memory.keep_only(kept_rounds)
@@ -207,7 +213,9 @@ class Recorder(Hooks):
 
 
 def measurements(record: RoundRecord, *metrics: str) -> Mapping[str, Any]:
-    """Return each client's measurements of a round's model, in columns; None: not reported.
+    """Return each client's measurements of a round's model, in columns.
+
+    None in place of values that were not reported.
 
     Args:
         record: the round.

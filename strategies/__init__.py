@@ -16,6 +16,7 @@ _PATHS = (
     "strategies.rounds.round:Hooks",
     "strategies.rounds.round:RoundRecord",
     "strategies.rounds.strategy:Strategy",
+    "strategies.rounds.strategy:rounds_of",
 )
 _MODULES = {name: module for module, _, name in (path.partition(":") for path in _PATHS)}
 

@@ -31,6 +31,7 @@ from pydantic import Field
 from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Positive
+from strategies.rounds.algorithm import Influence
 from strategies.rounds.round import Model, Reply, Round, log
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 
@@ -73,11 +74,26 @@ class Mixed:
     losses: dict[str, float] = field(default_factory=dict)
 
 
+def share_of(round: Round, reply: Reply) -> float:
+    """Return lambda_k of a reply's client."""
+    mixed: Mixed = round.carry
+    return max(_LEAST, mixed.shares.get(reply.member.client_id, 0.0))
+
+
+class MixtureInfluence(Influence):
+    """Clients are compared by lambda_k."""
+
+    def log_weight(self, round: Round, reply: Reply) -> float:
+        """Return the logarithm of lambda_k."""
+        return log(share_of(round, reply))
+
+
 class AFL(Strategy):
     """AFL (Mohri et al., ICML 2019): a model for the worst mixture of the clients' data."""
 
     name = "afl"
     needs_losses = True
+    influence = MixtureInfluence
     only_sums = True
     still_open = "a client that claims a large loss takes over the mixture, up to its bounded share of a round"
 
@@ -101,14 +117,6 @@ class AFL(Strategy):
         """Begin with the mixture over the clients that have not left."""
         round.carry = Mixed(shared_out(self.mixture, round.members.population(self.mixture)))
 
-    def _share(self, round: Round, reply: Reply) -> float:
-        mixed: Mixed = round.carry
-        return max(_LEAST, mixed.shares.get(reply.member.client_id, 0.0))
-
-    def log_weight(self, round: Round, reply: Reply) -> float:
-        """Return the logarithm of lambda_k."""
-        return log(self._share(round, reply))
-
     def add(self, round: Round, reply: Reply) -> None:
         """Take in a model and its client's loss.
 
@@ -116,7 +124,7 @@ class AFL(Strategy):
             Refused: for a loss below 0 or a model that does not fit.
         """
         loss = reply.claim(keys.LOSS, low=0.0)
-        round.sum.add(reply.arrays, self._share(round, reply) * reply.counts)
+        round.sum.add(reply.arrays, share_of(round, reply) * reply.counts)
         round.carry.losses[reply.member.client_id] = loss
 
     def update(self, round: Round) -> Model:

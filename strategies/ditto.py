@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from client.training.sgd import SGD
+from fedappeal.core.algorithm import PersonalModels
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.local_rule import Store, TrainingJob, recall_before, remember_round
 from fedappeal.protocol.packing import Arrays
@@ -49,10 +50,28 @@ def _record_name(run_key: str) -> str:
     return f"ditto-{run_key}"
 
 
+class OwnModels(PersonalModels):
+    """Each client keeps v_k."""
+
+    keeps_models = True
+
+    def use(self) -> tuple[AnyRule, Mapping[str, Scalar]]:
+        """Return a round's steps of v from the model that was sent: FedProx's, with mu = lambda.
+
+        The stored v_k would say little of the model: it beats training alone whatever is sent.
+        """
+        return FedProx.LocalRule(FedProx.Settings(proximal_mu=self.settings.personal_lambda)), {}
+
+    def own_model(self, store: Store, run_key: str, before: int) -> Arrays:
+        """Return v_k, by which a client is evaluated a second time."""
+        return recall_before(store, _record_name(run_key), before)
+
+
 class Ditto(FedAvg):
     """Ditto (Li et al., ICML 2021): FedAvg, and a model of each client's own that is held near it."""
 
     name = "ditto"
+    personal = OwnModels
 
     class Settings(StrategySettings):
         """Ditto's settings."""
@@ -79,14 +98,3 @@ class Ditto(FedAvg):
             after = job.train(Personal(self.settings, anchor), before)
             remember_round(job.store, _record_name(job.run_key), job.server_round, before, after)
             return super().reply(job)
-
-    def use(self) -> tuple[AnyRule, Mapping[str, Scalar]]:
-        """Return a round's steps of v from the model that was sent: FedProx's, with mu = lambda.
-
-        The stored v_k would say little of the model: it beats training alone whatever is sent.
-        """
-        return FedProx.LocalRule(FedProx.Settings(proximal_mu=self.settings.personal_lambda)), {}
-
-    def own_model(self, store: Store, run_key: str, before: int) -> Arrays:
-        """Return v_k, by which a client is evaluated a second time."""
-        return recall_before(store, _record_name(run_key), before)

@@ -27,6 +27,7 @@ from pydantic import Field
 
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
+from strategies.rounds.algorithm import Influence
 from strategies.rounds.round import Model, Reply, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
 
@@ -46,12 +47,26 @@ class Effort:
     steps: float = 0.0
 
 
+class NormalisedInfluence(Influence):
+    """Clients are compared by p_i, and by updates that are divided by |a_i|."""
+
+    def log_weight(self, round: Round, reply: Reply) -> float:
+        """Return ``log n_i``: p_i is the client's weight among updates that are divided by |a_i|."""
+        return math.log(reply.num_examples)
+
+    def update_unit(self, round: Round, reply: Reply) -> float:
+        """Return |a_i|."""
+        norm: float = self.algorithm.local_norm(reply.num_examples)
+        return norm
+
+
 class FedNova(Strategy):
     """FedNova (Wang et al., NeurIPS 2020): updates count per local step, so that more steps give no more say."""
 
     name = "fednova"
     refuses_batch_norm = True
     only_sums = True
+    influence = NormalisedInfluence
     still_open = "with epochs, a client that claims more examples lengthens the step of all by its share"
     from_run: ClassVar[Mapping[str, str]] = {
         key.replace("-", "_"): key for key in ("local-steps", "local-epochs", "batch-size", "momentum")
@@ -101,7 +116,8 @@ class FedNova(Strategy):
         """Return tau_i, the local steps of a client with this many examples."""
         return self._training.steps(examples)
 
-    def _norm(self, examples: int) -> float:
+    def local_norm(self, examples: int) -> float:
+        """Return |a_i| of a client with this many examples."""
         return local_norm(self.steps(examples), self.settings.momentum or 0.0)
 
     def begin(self, round: Round) -> None:
@@ -110,15 +126,7 @@ class FedNova(Strategy):
 
     def weight(self, reply: Reply) -> float:
         """Return ``n_i / |a_i|``."""
-        return reply.num_examples / self._norm(reply.num_examples)
-
-    def log_weight(self, round: Round, reply: Reply) -> float:
-        """Return ``log n_i``: p_i is the client's weight among updates that are divided by |a_i|."""
-        return math.log(reply.num_examples)
-
-    def update_unit(self, round: Round, reply: Reply) -> float:
-        """Return |a_i|."""
-        return self._norm(reply.num_examples)
+        return reply.num_examples / self.local_norm(reply.num_examples)
 
     def add(self, round: Round, reply: Reply) -> None:
         """Take in a model, and its client's examples and steps.
@@ -129,7 +137,7 @@ class FedNova(Strategy):
         super().add(round, reply)
         counted = reply.num_examples * reply.counts
         round.carry.examples += counted
-        round.carry.steps += counted * self._norm(max(1, int(counted + 0.5)))
+        round.carry.steps += counted * self.local_norm(max(1, int(counted + 0.5)))
 
     def update(self, round: Round) -> Model:
         """Return ``w + tau sum p_i (w_i - w) / |a_i|``; tau is the number for the history."""

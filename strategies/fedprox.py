@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import BatchedTerms, LocalProblem, stacked
+from fedappeal.core.local_rule import BatchedTerms, LocalProblem, stack_tensors
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import NonNegative
@@ -72,7 +72,7 @@ class FedProx(FedAvg):
             same = [rule for rule in rules if isinstance(rule, FedProx.LocalRule)]
             if not (mu := same[0].strength):
                 return None
-            anchors = stacked([rule.anchor for rule in same], start)
+            anchors = stack_tensors([rule.anchor for rule in same], start)
             anchor = anchors or {name: p.clone() for name, p in start.items()}
 
             def pull(name: str, target: "Tensor", before: "Tensor", active: int, sign: float) -> None:

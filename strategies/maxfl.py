@@ -28,11 +28,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from fedappeal.core.algorithm import PersonalModels
 from fedappeal.core.requirement import Measured
-from fedappeal.protocol import keys
-from fedappeal.settings.config import ConfigError, CountOrZero, Positive, RunConfig, Scalar
+from fedappeal.settings.config import ConfigError, CountOrZero, Positive, RunConfig
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import NOTHING, Instructions, Model, Reply, Round
+from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 
 APPEAL_WEIGHT = "appeal-weight"
@@ -71,15 +72,23 @@ def theorem_step_sizes(rounds: int, local_steps: int, clients: int) -> StepSizes
     return StepSizes(1.0 / (math.sqrt(rounds) * local_steps), math.sqrt(local_steps * clients), float(clients))
 
 
+class TunedModels(PersonalModels):
+    """Clients judge a model as they would use it: after the fine-tuning of Table 4."""
+
+    def tuning_steps(self) -> int:
+        """Return ``tuning-steps``."""
+        return self.settings.tuning_steps or 0
+
+
 class MaxFL(Strategy):
     """MaxFL (Cho et al., TMLR 2024): weights clients by how winnable they are."""
 
     name = "maxfl"
     only_sums = True
     compares_losses = True
-    weight_claim = APPEAL_WEIGHT
     from_run: ClassVar[Mapping[str, str]] = {"tuning_steps": "tuning-steps", "local_steps": "local-steps"}
     untold = frozenset({"step-sizes", "local-steps"})
+    personal = TunedModels
 
     class Settings(StrategySettings):
         """MaxFL's settings."""
@@ -99,18 +108,15 @@ class MaxFL(Strategy):
 
     settings: Settings
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        if self.settings.step_sizes == THEOREM:
-            self._check_theorem()
-
-    def _check_theorem(self) -> None:
+    def check_shared(self, shared: SharedSettings) -> None:
         """Refuse what would change, or be without effect on, the theorem's step sizes.
 
         Raises:
             ConfigError: names the setting.
         """
-        settings, shared = self.settings, self.shared
+        settings = self.settings
+        if settings.step_sizes != THEOREM:
+            return
         schedule = f"lr-schedule = '{shared.lr_schedule}' with lr-warmup-rounds = {shared.lr_warmup_rounds}"
         for fits, setting, allowed in (
             (settings.server_lr == 1, f"maxfl.server-lr = {settings.server_lr:g}", "it is sqrt(tau m) (1)"),
@@ -147,23 +153,19 @@ class MaxFL(Strategy):
         settings = self.settings
         if settings.step_sizes != THEOREM:
             return StepSizes(None, settings.server_lr, settings.stabilizer)
-        if not self.num_rounds:
+        if not round.num_rounds:
             raise ConfigError(
                 f"maxfl.step-sizes = '{THEOREM}' is not allowed without start, which knows the number of rounds: set"
             )
         trainable = len(round.members.population())
-        clients = min(self.shared.clients_per_round or trainable, trainable)
+        clients = min(round.shared.clients_per_round or trainable, trainable)
         assert settings.local_steps  # checked with the other settings
-        return theorem_step_sizes(self.num_rounds, settings.local_steps, max(1, clients))
+        return theorem_step_sizes(round.num_rounds, settings.local_steps, max(1, clients))
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
         """Tell the clients eta_l where it is not the run's."""
         local_lr = self.step_sizes(round).local_lr
         return NOTHING if local_lr is None else Instructions(all={"learning-rate": local_lr})
-
-    def tuning_steps(self) -> int:
-        """Return the fine-tuning steps before a client computes its weight."""
-        return self.settings.tuning_steps or 0
 
     def report(self, measured: Measured) -> Claims:
         """Return the client's q_k, of the loss by which it judges."""
@@ -185,7 +187,3 @@ class MaxFL(Strategy):
         round.metrics["appeal_weight"] = total
         share = total / round.sum.weight if round.sum.weight else 1.0
         return round.sum.combine(keep=1.0 - step * total, scale=step * share)
-
-    def evaluation_settings(self) -> dict[str, Scalar]:
-        """Let each client judge the model as it would use it: after the same fine-tuning."""
-        return {keys.TUNING_STEPS: self.tuning_steps()}

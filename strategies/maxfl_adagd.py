@@ -71,9 +71,5 @@ class MaxFLAdaGD(AdaGD):
 
     def report(self, measured: Measured) -> Claims:
         """Return the client's margin above ``slack * precision``, times its factor."""
-        return self.false_report(measured, measured)
-
-    def false_report(self, measured: Measured, pretended: Measured) -> Claims:
-        """Return the margin of a pretended loss, times the gradient's factor."""
         threshold = self.settings.slack * self.settings.precision
-        return {MARGIN: appeal_factor(measured.judged.loss, measured.rho) * (pretended.loss - threshold)}
+        return {MARGIN: appeal_factor(measured.judged.loss, measured.rho) * (measured.loss - threshold)}

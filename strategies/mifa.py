@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import Elsewhere, array_record, view
+from fedappeal.protocol.packing import ModelHandle, array_record, view
 from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.weighted_sum import finite
@@ -55,7 +55,7 @@ class MIFA(Strategy):
             TypeError: for a model that stayed where it was trained.
         """
         checked = round.sum.check(reply.arrays)
-        if isinstance(checked, Elsewhere):
+        if isinstance(checked, ModelHandle):
             raise TypeError("MIFA remembers the updates themselves")
         scale = reply.counts / round.lr_share
         update = Update()

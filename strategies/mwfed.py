@@ -28,6 +28,7 @@ from pydantic import Field
 
 from fedappeal.core.requirement import Measured
 from fedappeal.settings.config import ConfigError, Count, RunConfig
+from strategies.rounds.algorithm import Influence
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Instructions, Model, Reply, Round, log
@@ -60,11 +61,36 @@ class SharedWork:
     satisfied: dict[str, bool] = field(default_factory=dict)
 
 
+def load_of(round: Round, reply: Reply) -> int:
+    """Return n_k, the steps that a reply's client was told.
+
+    Raises:
+        Refused: the round did not ask it.
+    """
+    steps: dict[str, int] = round.carry.loads
+    if reply.member.client_id not in steps:
+        raise Refused("reply of a client that this round did not ask")
+    return steps[reply.member.client_id]
+
+
+class LoadInfluence(Influence):
+    """Clients are compared by the steps that they were told."""
+
+    def log_weight(self, round: Round, reply: Reply) -> float:
+        """Return the logarithm of n_k."""
+        return log(load_of(round, reply))
+
+    def update_unit(self, round: Round, reply: Reply) -> float:
+        """Return how many times the mean number of steps the client was told, at least 1."""
+        return max(1.0, load_of(round, reply) / float(self.settings.local_steps))
+
+
 class MWFed(Strategy):
     """MW-Fed (Blum et al., ICML 2021): clients whose target is not met do more of the work."""
 
     name = "mwfed"
     needs_appeal = True
+    influence = LoadInfluence
     from_run: ClassVar[Mapping[str, str]] = {"local_steps": "local-steps"}
 
     class Settings(StrategySettings):
@@ -108,24 +134,10 @@ class MWFed(Strategy):
         """Share out the wave's local steps by weight, and tell each client its load."""
         ids = [member.client_id for member in members]
         if ids:
-            most = self.shared.influence_weight if round.bounds is not None else math.inf
+            most = round.shared.influence_weight if round.bounds is not None else math.inf
             shared = loads([self._doublings.get(i, 0) for i in ids], self.local_steps, most)
             round.carry.loads |= zip(ids, shared, strict=True)
         return Instructions(each={i: {"local-steps": round.carry.loads[i], "local-epochs": 0} for i in ids})
-
-    def _load(self, round: Round, reply: Reply) -> int:
-        steps: dict[str, int] = round.carry.loads
-        if reply.member.client_id not in steps:
-            raise Refused("reply of a client that this round did not ask")
-        return steps[reply.member.client_id]
-
-    def log_weight(self, round: Round, reply: Reply) -> float:
-        """Return the logarithm of n_k, the steps that the client was told."""
-        return log(self._load(round, reply))
-
-    def update_unit(self, round: Round, reply: Reply) -> float:
-        """Return how many times the mean number of steps the client was told, at least 1."""
-        return max(1.0, self._load(round, reply) / self.local_steps)
 
     def add(self, round: Round, reply: Reply) -> None:
         """Take in a local model, and whether its client's target is met.
@@ -137,7 +149,7 @@ class MWFed(Strategy):
         satisfied = reply.claim(SATISFIED)
         if satisfied not in (0, 1):
             raise Refused(f"{SATISFIED} = {satisfied} is not allowed: 0 or 1")
-        round.sum.add(reply.arrays, self._load(round, reply) * reply.counts)
+        round.sum.add(reply.arrays, load_of(round, reply) * reply.counts)
         work.satisfied[client] = bool(satisfied)
 
     def update(self, round: Round) -> Model:

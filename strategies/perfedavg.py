@@ -13,19 +13,32 @@ and the server averages the models of the clients of the round, each with the sa
 beta is the run's learning rate.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from client.training.sgd import SGD
+from fedappeal.core.algorithm import Adapting, PersonalModels
 from fedappeal.core.local_rule import LocalProblem
 from fedappeal.core.local_rule import LocalRule as AnyRule
-from fedappeal.settings.config import CountOrZero, Positive, Scalar
+from fedappeal.settings.config import CountOrZero, Positive
 from strategies.rounds.strategy import Strategy, StrategySettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+class InnerSteps(PersonalModels):
+    """A client uses the model after inner steps of its own."""
+
+    def adaptation(self) -> Adapting | None:
+        """Return ``adaptation-steps`` steps of alpha, before a second evaluation."""
+        if not self.settings.adaptation_steps:
+            return None
+        return SGD(), {
+            "local-steps": self.settings.adaptation_steps,
+            "learning-rate": self.settings.maml_learning_rate,
+        }
 
 
 class PerFedAvg(Strategy):
@@ -34,6 +47,7 @@ class PerFedAvg(Strategy):
     name = "perfedavg"
     only_sums = True
     averages = True
+    personal = InnerSteps
 
     class Settings(StrategySettings):
         """Per-FedAvg's settings."""
@@ -64,12 +78,12 @@ class PerFedAvg(Strategy):
             """
             import torch
 
-            from client.training.descent import trainable
+            from client.training.descent import gradients_of, trainable
 
             alpha, parameters, draws = self.settings.maml_learning_rate, trainable(model), self.draws()
 
-            def gradient(batch: "Tensor", differentiable: bool = False) -> "tuple[Tensor, ...]":
-                return torch.autograd.grad(problem.loss_of(model, batch), parameters, create_graph=differentiable)
+            def gradient(batch: "Tensor", differentiable: bool = False) -> "list[Tensor]":
+                return gradients_of(problem.loss_of(model, batch), parameters, differentiable)[0]
 
             minibatches = problem.minibatches()
             for step in zip(*[minibatches] * draws, strict=True):
@@ -81,19 +95,10 @@ class PerFedAvg(Strategy):
                 with torch.no_grad():
                     torch._foreach_copy_(parameters, start)
                 if draws == 3:
-                    bent = torch.autograd.grad(
-                        gradient(step[2], differentiable=True), parameters, outer, materialize_grads=True
-                    )
+                    slopes = [(s, o) for s, o in zip(gradient(step[2], True), outer, strict=True) if s.requires_grad]
+                    of, along = zip(*slopes, strict=True)
+                    bent = torch.autograd.grad(of, parameters, along, materialize_grads=True)
                     # Not in place: autograd may return one tensor as the gradient of two parameters.
                     outer = list(torch._foreach_add(outer, bent, alpha=-alpha))
                 with torch.no_grad():
                     torch._foreach_add_(parameters, outer, alpha=-problem.settings.learning_rate)
-
-    def adaptation(self) -> tuple[AnyRule, Mapping[str, Scalar]] | None:
-        """Return ``adaptation-steps`` steps of alpha, before a second evaluation."""
-        if not self.settings.adaptation_steps:
-            return None
-        return SGD(), {
-            "local-steps": self.settings.adaptation_steps,
-            "learning-rate": self.settings.maml_learning_rate,
-        }

@@ -15,14 +15,14 @@ and the server moves towards the average of the models w_i of the clients of the
 (Algorithm 1, last line): ``w <- (1 - beta) w + beta * 1/S sum_i w_i``. eta is the run's learning rate.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from fedappeal.core.algorithm import Adapting, PersonalModels
 from fedappeal.core.local_rule import LocalProblem
 from fedappeal.core.local_rule import LocalRule as AnyRule
-from fedappeal.settings.config import ConfigError, Count, Positive, Scalar
+from fedappeal.settings.config import ConfigError, Count, Positive
 from strategies.fedprox import FedProx
 from strategies.rounds.round import Model, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
@@ -31,12 +31,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+class MoreauModels(PersonalModels):
+    """A client uses the minimiser of its envelope."""
+
+    def adaptation(self) -> Adapting:
+        """Return K steps of the inner problem: FedProx's, with mu = lambda."""
+        settings = self.settings
+        rule = FedProx.LocalRule(FedProx.Settings(proximal_mu=settings.moreau_lambda))
+        return rule, {"local-steps": settings.moreau_steps, "learning-rate": settings.personal_learning_rate}
+
+
 class PFedMe(Strategy):
     """pFedMe (T. Dinh et al., NeurIPS 2020): a model near which each client finds one of its own."""
 
     name = "pfedme"
     only_sums = True
     averages = True
+    personal = MoreauModels
 
     class Settings(StrategySettings):
         """pFedMe's settings."""
@@ -67,17 +78,19 @@ class PFedMe(Strategy):
             """Train a model in place."""
             import torch
 
-            from client.training.descent import trainable
+            from client.training.descent import gradients_of, trainable
 
             settings, theta = self.settings, trainable(model)
             local = [p.detach().clone() for p in theta]
             for batch in problem.minibatches():
                 for _ in range(settings.moreau_steps):
-                    gradients = torch.autograd.grad(problem.loss_of(model, batch), theta)
+                    gradients, unused = gradients_of(problem.loss_of(model, batch), theta)
                     with torch.no_grad():
                         pull = torch._foreach_sub(theta, local)
                         torch._foreach_mul_(pull, settings.moreau_lambda)
                         torch._foreach_add_(pull, gradients)
+                        for place in unused:
+                            pull[place].zero_()
                         torch._foreach_add_(theta, pull, alpha=-settings.personal_learning_rate)
                 with torch.no_grad():
                     torch._foreach_lerp_(local, theta, problem.settings.learning_rate * settings.moreau_lambda)
@@ -98,9 +111,3 @@ class PFedMe(Strategy):
         """Return ``(1 - beta) w + beta * average``."""
         mixing = self.settings.server_mixing
         return round.sum.combine(keep=1.0 - mixing, scale=mixing / round.sum.count)
-
-    def adaptation(self) -> tuple[AnyRule, Mapping[str, Scalar]] | None:
-        """Return K steps of the inner problem: FedProx's, with mu = lambda."""
-        settings = self.settings
-        rule = FedProx.LocalRule(FedProx.Settings(proximal_mu=settings.moreau_lambda))
-        return rule, {"local-steps": settings.moreau_steps, "learning-rate": settings.personal_learning_rate}

@@ -29,6 +29,7 @@ from pydantic import Field
 from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Positive
+from strategies.rounds.algorithm import Influence
 from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round, log
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.influence import squared_distance
@@ -78,11 +79,20 @@ class ScaledSum(LogWeightedSum):
         self.log_curvature = float(np.logaddexp(self.log_curvature, log_b))
 
 
+class LossInfluence(Influence):
+    """Clients are compared by a_k."""
+
+    def log_weight(self, round: Round, reply: Reply) -> float:
+        """Return the logarithm of a_k = F_k^q."""
+        return log_terms(reply.claim(keys.LOSS, low=0.0), 0.0, self.settings.q, 1.0)[0]
+
+
 class QFedAvg(Strategy):
     """q-FFL (Li et al., ICLR 2020): the higher a client's loss, the more it counts."""
 
     name = "qfedavg"
     needs_losses = True
+    influence = LossInfluence
     still_open = "a client that claims no loss makes the server's step shorter where q < 1"
     from_run: ClassVar[Mapping[str, str]] = {"learning_rate": "learning-rate"}
 
@@ -105,10 +115,6 @@ class QFedAvg(Strategy):
     def report(self, measured: Measured) -> Claims:
         """Return F_k of the model that was sent."""
         return {keys.LOSS: measured.loss}
-
-    def log_weight(self, round: Round, reply: Reply) -> float:
-        """Return the logarithm of a_k = F_k^q."""
-        return log_terms(reply.claim(keys.LOSS, low=0.0), 0.0, self.settings.q, 1.0)[0]
 
     def begin(self, round: Round) -> None:
         """Begin with nothing."""

@@ -22,10 +22,15 @@ c_i = 0). N is the number of seen clients that were ever enrolled.
 c is the mean only while both sides agree on every c_i. The change in a reply that was surplus, late or refused counts
 on neither side: a client remembers c_i before and after its latest round, and is told which of its rounds the server
 added last.
+
+With ``influence = bounded`` the server keeps each client's c_i, one model a client, and bounds c_i itself in place of
+its changes, which would add up over the rounds.
 """
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +45,7 @@ from fedappeal.core.local_rule import (
     TrainingJob,
     recall_before,
     remember_round,
-    stacked,
+    stack_tensors,
 )
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.plugins import PluginSettings
@@ -48,16 +53,19 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError, Positive
+from strategies.rounds.algorithm import Influence
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.refusal import Refused
-from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round
+from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round, under_name
 from strategies.rounds.strategy import Strategy, StrategySettings
-from strategies.rounds.sums.influence import zeros_like
-from strategies.rounds.sums.weighted_sum import WeightedSum, finite
+from strategies.rounds.sums.influence import log_norm, zeros_like
+from strategies.rounds.sums.weighted_sum import CheckedModel, WeightedSum, finite
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+
+log = logging.getLogger("fedappeal")
 
 CONTROL = "control"
 """ArrayRecord of TRAIN: c."""
@@ -67,6 +75,8 @@ CONTROL_ROUND = "control-round"
 """Key in TRAIN: the client's last round whose change went into c; 0: none did."""
 _SUM = "control-sum"
 _TAKEN = "control-taken"
+_CONTROLS = "controls"
+_SHARES = "control-shares"
 
 Controls = Mapping[str, NDArray[Any]]
 """A control variate by parameter name."""
@@ -114,12 +124,30 @@ def mean_control(total: Model, clients: int) -> Model:
 
 @dataclass
 class ControlledRound:
-    """One round: the sum of all c_i before it, their changes, c as it is sent, and the joiners."""
+    """One round: the sum of all c_i before it, their changes, c as it is sent, and the joiners.
+
+    Attributes:
+        controls: the joiners' c_i, where influence is bounded; ``shares``: how much of each counts.
+    """
 
     total: Model
     changes: WeightedSum
     control: Model
     joined: list[str] = field(default_factory=list)
+    controls: dict[str, Model] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
+
+
+class ControlInfluence(Influence):
+    """Each client's control variate is bounded in place of its changes, which would add up."""
+
+    def updates(self, round: Round, reply: Reply) -> Reply:
+        """Return the reply with c_i in place of its change; raises as `control_after`."""
+        if round.shared.influence != "bounded":
+            return reply
+        control: Model = self.algorithm.control_after(round, reply)
+        round.carry.controls[reply.member.client_id] = control
+        return replace(reply, records={CONTROL_DELTA: control})
 
 
 class Scaffold(Strategy):
@@ -127,8 +155,8 @@ class Scaffold(Strategy):
 
     name = "scaffold"
     only_sums = True
-    still_open = "its changes of the control variate, each of bounded norm, add up over the rounds"
     reply_records = (CONTROL_DELTA,)
+    influence = ControlInfluence
 
     class Settings(StrategySettings):
         """SCAFFOLD's settings."""
@@ -174,7 +202,7 @@ class Scaffold(Strategy):
         @classmethod
         def batched_terms(cls, rules: Sequence[AnyRule], start: "Mapping[str, Tensor]") -> BatchedTerms | None:
             """Return the same correction for clients side by side."""
-            corrections = stacked([r.correction for r in rules if isinstance(r, Scaffold.LocalRule)], start)
+            corrections = stack_tensors([r.correction for r in rules if isinstance(r, Scaffold.LocalRule)], start)
 
             def correct(name: str, target: "Tensor", before: "Tensor", active: int, sign: float) -> None:
                 target.add_(corrections[name][:active], alpha=sign)
@@ -213,9 +241,18 @@ class Scaffold(Strategy):
         super().__init__(**settings)
         self._sum: Model | None = None
         self._taken: dict[str, int] = {}
+        self._controls: dict[str, dict[str, NDArray[Any]]] = {}
+        self._shares: dict[str, float] = {}
 
     def begin(self, round: Round) -> None:
-        """Begin: the model and the changes of the control variates are summed side by side."""
+        """Begin: the model and the changes of the control variates are summed side by side.
+
+        A bounded run that kept only the sum of the control variates begins with control variates of zero again.
+        """
+        if round.shared.influence == "bounded" and not self._shares:
+            if self._taken:
+                log.warning("the checkpoint has no client's control variate by itself: all begin with zero again")
+            self._sum, self._taken = None, {}
         zeros = zeros_like(round.model)
         total = self._sum or zeros
         clients = {*round.members.of_role(SEEN), *self._taken}  # one that has gone still counts in the sum
@@ -223,23 +260,51 @@ class Scaffold(Strategy):
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
         """Send c, and tell each client which of its rounds c holds."""
-        to_each = {m.client_id: self.under_name({CONTROL_ROUND: self._taken.get(m.client_id, 0)}) for m in members}
+        taken = {member.client_id: self._taken.get(member.client_id, 0) for member in members}
+        to_each = {client: under_name(self.name, {CONTROL_ROUND: number}) for client, number in taken.items()}
         return Instructions(each=to_each, records={CONTROL: round.carry.control})
 
+    def control_after(self, round: Round, reply: Reply) -> Model:
+        """Return the c_i of which a reply has the change.
+
+        Raises:
+            Refused: if the change has another layout or a value that is not finite.
+        """
+        self._check(round, reply)
+        before, change = self._controls.get(reply.member.client_id, {}), reply.records[CONTROL_DELTA]
+        return array_record(
+            {n: np.asarray(before.get(n, 0) + view(array), array.dtype) for n, array in change.items()}
+        )
+
+    def _check(self, round: Round, reply: Reply) -> CheckedModel:
+        gathered: ControlledRound = round.carry
+        try:
+            return gathered.changes.check(reply.records[CONTROL_DELTA])
+        except Refused as error:
+            raise type(error)(f"{CONTROL_DELTA}: {error}") from None
+
     def add(self, round: Round, reply: Reply) -> None:
-        """Take in a local model and its client's change of c_i, both or neither.
+        """Take in a local model and its client's change of c_i, or what counts of c_i, both or neither.
 
         Raises:
             Refused: if one of them has another layout or a value that is not finite.
         """
         gathered: ControlledRound = round.carry
-        try:
-            checked = gathered.changes.check(reply.records[CONTROL_DELTA])
-        except Refused as error:
-            raise type(error)(f"{CONTROL_DELTA}: {error}") from None
+        client, record = reply.member.client_id, reply.records[CONTROL_DELTA]
+        checked, share = self._check(round, reply), 1.0
+        if (control := gathered.controls.get(client)) is not None:
+            counts = log_norm(record, None)
+            share = math.exp(counts - log_norm(control, None)) if counts > -math.inf else 0.0
+            before, counted = self._controls.get(client, {}), self._shares.get(client, 0.0)
+            change = {
+                n: np.asarray(np.subtract(view(c), counted * before.get(n, 0)), c.dtype) for n, c in record.items()
+            }
+            checked = gathered.changes.check(array_record(change))
         super().add(round, reply)
+        if control is not None:
+            gathered.shares[client] = share
         gathered.changes.add_checked(checked, 1.0)
-        gathered.joined.append(reply.member.client_id)
+        gathered.joined.append(client)
 
     def finish(self, round: Round) -> Model | Kept:
         """Return ``x + eta_g mean (y_i - x)``, and keep the sum of all c_i; both or neither."""
@@ -255,16 +320,28 @@ class Scaffold(Strategy):
             return KEEP_MODEL
         self._sum = total
         self._taken |= dict.fromkeys(gathered.joined, round.number)
+        self._shares |= gathered.shares
+        for client in gathered.shares:
+            self._controls[client] = {name: view(array) for name, array in gathered.controls[client].items()}
         return arrays
 
     def carried(self) -> dict[str, Any]:
-        """Return the sum of the control variates, and which rounds it holds."""
+        """Return the sum of the control variates, which rounds it holds, and, where influence is bounded, of whom."""
         taken = {"clients": list(self._taken), "rounds": list(self._taken.values())}
+        shares = {"clients": list(self._shares), "values": list(self._shares.values())} if self._shares else {}
+        controls = {
+            f"{client}/{n}": array for client, control in self._controls.items() for n, array in control.items()
+        }
         total = {} if self._sum is None else {name: view(array) for name, array in self._sum.items()}
-        return {_TAKEN: taken, _SUM: total}
+        return {_TAKEN: taken, _SUM: total, _CONTROLS: controls, _SHARES: shares}
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take up the sum and the rounds."""
-        taken = carried[_TAKEN]
+        """Take up the sum, the rounds and the control variates."""
+        taken, shares = carried[_TAKEN], carried.get(_SHARES, {"clients": (), "values": ()})
         self._taken = dict(zip(taken["clients"], taken["rounds"], strict=True))
         self._sum = array_record(carried[_SUM]) if _SUM in carried else None
+        self._shares = dict(zip(shares["clients"], shares["values"], strict=True))
+        self._controls = {}
+        for key, array in carried.get(_CONTROLS, {}).items():
+            client, _, name = key.partition("/")
+            self._controls.setdefault(client, {})[name] = array

@@ -34,6 +34,7 @@ from pydantic import Field
 from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Positive
+from strategies.rounds.algorithm import Influence
 from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round, log
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.weighted_sum import LogWeightedSum
@@ -49,12 +50,21 @@ def tilted(loss: float, tilt: float) -> float:
     return min(_LARGEST, max(-_LARGEST, tilt * loss))
 
 
+class TiltedInfluence(Influence):
+    """Clients are compared by exp(t F_k)."""
+
+    def log_weight(self, round: Round, reply: Reply) -> float:
+        """Return ``t F_k``."""
+        return tilted(reply.claim(keys.LOSS, low=0.0), self.settings.tilt)
+
+
 class TERM(Strategy):
     """TERM (Li et al., ICLR 2021): a tilted average of the clients' losses, between mean and worst."""
 
     name = "term"
     refuses_batch_norm = True
     needs_losses = True
+    influence = TiltedInfluence
     only_sums = True
     still_open = (
         "a client that claims a large loss (with a negative tilt: a small one) outweighs the others, up to its "
@@ -83,10 +93,6 @@ class TERM(Strategy):
         """Return F_k of the model that was sent."""
         return {keys.LOSS: measured.loss}
 
-    def log_weight(self, round: Round, reply: Reply) -> float:
-        """Return ``t F_k``."""
-        return tilted(reply.claim(keys.LOSS, low=0.0), self.settings.tilt)
-
     def begin(self, round: Round) -> None:
         """Begin with nothing."""
         round.carry = LogWeightedSum(round.model)
@@ -98,7 +104,7 @@ class TERM(Strategy):
             Refused: for a loss below 0 or a model that does not fit.
         """
         gathered: LogWeightedSum = round.carry
-        log_weight = self.log_weight(round, reply) + log(reply.counts)
+        log_weight = tilted(reply.claim(keys.LOSS, low=0.0), self.settings.tilt) + log(reply.counts)
         gathered.add_checked(gathered.sum.check(reply.arrays), log_weight)
 
     def finish(self, round: Round) -> Model | Kept:

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from functools import cache
+from pathlib import Path
 
 import httpx
 import pytest
@@ -25,6 +26,17 @@ setattr(os, "fsync", lambda file: None)  # noqa: B010
 typer.main.get_command = cache(typer.main.get_command)
 # Each client reads all certificates of this machine, which takes 40 ms.
 setattr(httpx._transports.default, "create_ssl_context", cache(httpx.create_ssl_context))  # noqa: B010
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skipped-to", metavar="FILE", help="write the skipped tests into a file, one a line")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write them as pytest takes them: `pytest @FILE` runs them."""
+    if file := config.getoption("--skipped-to"):
+        skipped = [report.nodeid for report in terminalreporter.getreports("skipped")]
+        Path(file).write_text("".join(f"{nodeid}\n" for nodeid in skipped))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,12 +12,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedappeal.flower.grid.grid import Run
+from fedappeal.flower.grid.inbox import Run
 from fedappeal.flower.messages import be_sender, set_message_id
 from fedappeal.protocol import keys
 from strategies import Hooks, RoundRecord, Strategy
-from strategies.rounds.exchange.exchange import Channel, Pace
+from strategies.rounds.exchange.exchange import Channel
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.pace import Pace
+from strategies.rounds.intake import Intake
+from strategies.rounds.round import Round
+from strategies.rounds.strategy import rounds_of
 
 SERVER_NODE = 1
 
@@ -249,6 +253,17 @@ def time_of(grid: MemoryGrid, pace: Pace | None = None) -> Iterator[None]:
     channel = partial(Channel, clock=grid.clock, sleep=grid.clock.sleep, pace=pace or Pace())
     with patch("strategies.rounds.exchange.exchange.Channel", channel):
         yield
+
+
+def opened(strategy: Strategy, number: int, arrays: ArrayRecord) -> Round:
+    """Begin one round of a strategy."""
+    return intake(strategy, number, arrays).round
+
+
+def intake(strategy: Strategy, number: int, arrays: ArrayRecord) -> Intake:
+    """Begin one round of a strategy; what takes its replies."""
+    rounds = rounds_of(strategy)
+    return rounds.begin(rounds.new_round(number, arrays))
 
 
 def run(

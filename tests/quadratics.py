@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from client.app import client_app
 from client.roster import Participants
 from client.training.models import arrays_of
+from client.training.task_learner import TaskLearners
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig, Scalar
@@ -69,7 +70,7 @@ def nodes(run: RunConfig, folder: Path | None = None) -> dict[int, Handler]:
 
     Their run's settings name no strategy, so that each message may.
     """
-    app = client_app(Participants())
+    app = client_app(Participants(TaskLearners()))
     settings = {key: value for key, value in run.as_config().items() if key != "strategy"}
 
     def node(k: int) -> Handler:

@@ -4,8 +4,9 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,7 @@ def test_clients_load_nothing_of_the_server_and_torch_when_it_is_needed() -> Non
     steps = (
         ("client.process.fork_server, client.settings", ("torch", "flwr", "server")),
         ("client.process.serve", ("torch", "server")),
+        ("client.answers, client.roster", ("server", "torch")),
         ("client.app, client.process.owner", ("server", "ray", "flwr_datasets", "sklearn")),
         ("server.app, flwr.superlink.runtime", SPARED),
     )
@@ -158,14 +160,14 @@ with FakeTensorMode():
 
 def test_the_settings_of_every_plugin_and_of_tasks_on_texts_load_nothing_heavy() -> None:
     code = """
-from fedappeal.tasks import TASKS, find_task
+from fedappeal.tasks import TASKS
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 for registry in (STRATEGIES, LOCAL_RULES, POLICIES, REQUIREMENTS, TASKS):
     for name in registry.built_in:
         registry.load(name).Settings.parse({})
 assert len(STRATEGIES.built_in) > 11
 for name in ("TextClassification", "CausalLM"):
-    find_task(f"fedappeal.hf:{name}").Settings.parse({})
+    TASKS.load(f"fedappeal.hf:{name}").Settings.parse({})
 """
     heavy = ("torch", "flwr", "grpc", "sklearn", "flwr_datasets", "transformers", "peft", "datasets", "pyarrow")
     assert loaded(code, *heavy) == "[]"
@@ -177,8 +179,8 @@ from pathlib import Path
 import server.app
 from fedappeal.system.files import write_safetensors
 from fedappeal.settings.config import RunConfig
-from server.build import check_settings, chosen
-from server.run import run
+from server.build import check_settings, run_plugins
+from server.server_run import run
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record
@@ -191,7 +193,7 @@ for resume, rounds in ((False, 2), (True, 3)):
     grid = MemoryGrid({10 + k: Volunteer(f"c{k}", metrics={APPEAL_WEIGHT: 0.1}) for k in range(2)})
     config = RunConfig(clients=2, rounds=rounds, out="run", initial_model="initial.safetensors", resume=resume)
     with time_of(grid):
-        run(grid, chosen(config))
+        run(grid, run_plugins(config))
 assert [line["joined"] for line in Record(Path("run")).history] == [2, 2, 2]
 assert Path("run", MODEL).exists() and Path("run", CHECKPOINT).exists()
 for name in STRATEGIES.built_in:
@@ -237,6 +239,7 @@ RANKS = (
     ("fedappeal.protocol",),
     ("fedappeal.system",),
     ("fedappeal.core", "fedappeal.flower"),
+    ("fedappeal.data",),
     ("fedappeal.tasks",),
     ("fedappeal.trained", "fedappeal.hf"),
     ("fedappeal.record", "fedappeal.web"),
@@ -254,6 +257,7 @@ RANKS = (
     ("fedappeal",),
 )
 """The packages, lowest first: each imports those below it alone."""
+FOLDERS = ("fedappeal", "client", "server", "strategies")
 RANK = {package: rank for rank, packages in enumerate(RANKS) for package in packages}
 RULES = ["fedappeal.core", "client.training", "client.participation", "client.requirement"]
 """How clients train, decide and require: the base of local rules and policies, which algorithms derive from."""
@@ -265,12 +269,16 @@ def package_of(module: str) -> str:
     return next((p for p in (".".join(parts[:2]), parts[0]) if p in RANK), "")
 
 
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 def upward_arrows() -> set[tuple[str, str]]:
     """Return the pairs of packages whose imports point upwards, those in functions and for types alone included."""
     arrows = set()
-    for folder in ("fedappeal", "client", "server", "strategies"):
+    for folder in FOLDERS:
         for path, name, _ in imports(folder):
-            importer = package_of(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+            importer = package_of(module_of(path))
             imported = package_of(name)
             if imported and importer != imported and RANK[importer] <= RANK[imported]:
                 arrows.add((importer, imported))
@@ -281,11 +289,37 @@ def test_arrows_go_one_way() -> None:
     assert not upward_arrows()
 
 
+def circle(imported: Iterable[tuple[str, str]]) -> list[str]:
+    """Return modules that import each other in a circle, the first one again at the end; empty: there is none.
+
+    Args:
+        imported: a module, and a module or a name in one that it imports: in a function or for types alone, too.
+    """
+    pairs = list(imported)
+    modules = {importer for importer, _ in pairs}
+    uses: dict[str, set[str]] = {importer: set() for importer in sorted(modules)}
+    for importer, name in pairs:
+        parts = name.split(".")
+        inside = next((part for n in range(len(parts), 0, -1) if (part := ".".join(parts[:n])) in modules), importer)
+        uses[importer] |= {inside} - {importer}
+    try:
+        TopologicalSorter(uses).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circle([("a.b", "a.c.name"), ("a.c", "a.d"), ("a.d", "a.b.x")]) == ["a.b", "a.d", "a.c", "a.b"]
+    assert not circle([("a.b", "a.c.name"), ("a.c", "a.d"), ("a.d", "numpy")])
+    assert not circle((module_of(path), name) for folder in FOLDERS for path, name, _ in imports(folder))
+
+
 @pytest.mark.parametrize(
     ("folder", "never"),
     [
-        ("client/training", ["client.app", "client.participant", "client.turn"]),
-        ("client/participation", ["client.app", "client.participant", "client.turn"]),
+        ("client/training", ["client.app", "client.participant", "client.named"]),
+        ("client/participation", ["client.app", "client.participant", "client.named"]),
         ("strategies", ["fedappeal.tasks", "fedappeal.system.files"]),
         ("server", CLIENTS_OWN),
         ("fedappeal/protocol", ["torch"]),
@@ -315,7 +349,7 @@ def test_reports_and_the_live_page_load_no_torch_and_a_simulation_no_control_api
     """Starlette, FastAPI and the Control API's client take half a second, which each simulated run would pay."""
     steps = (
         ("fedappeal.views.report.report", ("torch", "flwr")),
-        ("fedappeal.cli.start, fedappeal.cli.onlookers", ("fastapi", "starlette", "httpx", "torch", "ray")),
+        ("fedappeal.cli.start, fedappeal.cli.command_observers", ("fastapi", "starlette", "httpx", "torch", "ray")),
         ("fedappeal.views.live.page, fedappeal.views.live.view", ("torch", "ray")),
     )
     shown = [f"import {modules}{LOADED.replace('WANTED', repr(wanted))}" for modules, wanted in steps]

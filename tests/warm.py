@@ -50,11 +50,12 @@ _IMPORTED = (
     ),
     *("fedappeal.federation.own_superlink", "fedappeal.simulation.engine", "fedappeal.views.live.page", "server.app"),
     *("client.app", "client.process.serve", "client.process.fork_server", "hypothesis", "pandas"),
+    *("scipy.stats", "statsmodels.stats.multitest", "matplotlib.pyplot"),
 )
 """What programs and tests need. None of it starts a thread or opens a connection when it is imported."""
 _STARTING = (
     *("fedappeal.federation.superlink", "fedappeal.runs.launch.clients", "flwr.superlink.cli.flower_superlink"),
-    *("flwr.supernode.start_client_internal", "flwr.supercore.superexec.executor.subprocess_executor"),
+    "flwr.supernode.start_client_internal",
 )
 """Modules whose processes are forked from the warm one, where a forked program starts them."""
 _TIED = [sys.executable, "-P", "-m", end_with_parent.__module__]

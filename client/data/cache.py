@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from client.data.columns import Columns, OwnDataError, OwnDataRefused
 from client.data.own_data import load_own_data
+from client.data.refused import OwnDataError, OwnDataRefused
+from client.limits.room import Room
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.plugins import Allowed
+from fedappeal.data.columns import Columns
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import ClientData, with_held_out
@@ -42,7 +44,13 @@ def pick_device(wanted: str) -> torch.device:
 
 
 class Cache:
-    """Tasks, data and models, each loaded once; one cache a federation."""
+    """Tasks, data and models, each loaded once; one cache a federation.
+
+    Attributes:
+        room: the owner's, which is asked before anything large is loaded; None: there are no limits.
+    """
+
+    room: Room | None = None
 
     def __init__(
         self, task: Task | None = None, strategy_of: Callable[[RunConfig], ClientSide | None] = lambda config: None
@@ -62,12 +70,19 @@ class Cache:
         self.parts = lru_cache(maxsize=4)(self._parts)
         self.scratch_model = lru_cache(maxsize=4)(self._scratch_model)
 
+    def clear(self) -> None:
+        """Let go of everything."""
+        for loaded in (self.task, self.data, self.own_data, self.initial, self.parts, self.scratch_model):
+            loaded.cache_clear()
+
     def _task(self, settings: TaskSettings, data_dir: str, allowed: Allowed) -> Task:
         """Return the task."""
         return self._given or load_task(settings, Path(data_dir) if data_dir else None, allowed)
 
     def _data(self, task: Task, partition_id: int, device: torch.device, hold_out: bool) -> ClientData:
         """Return one client's share of the task's data, on its device."""
+        if self.room is not None:
+            self.room.check_data(task, partition_id)
         data = task.load(partition_id)
         return (with_held_out(data) if hold_out else data).to(device)
 
@@ -93,7 +108,12 @@ class Cache:
 
     def _initial(self, task: Task, seed: int) -> nn.Module:
         """Return w_0; it is not to be changed."""
-        return task.initial_model(seed)
+        if self.room is not None:
+            self.room.check_model(task, seed)
+        model = task.initial_model(seed)
+        if self.room is not None:
+            self.room.check_built(task, model)
+        return model
 
     def _parts(self, task: Task, seed: int) -> Parts:
         """Return which arrays of the task's model travel, and which stay."""

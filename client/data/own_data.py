@@ -7,25 +7,30 @@ task's are, and split by the run's ``train-share``; the draw follows the run's s
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from client.data.columns import Columns, OwnDataError, Unfit, choose, is_function, is_table
-from client.data.image_folder import class_folders, read_images
 from client.data.own_function import find_function, load_by_function
-from client.data.raw import LabelReader, Raw, any_shape, check_shape, labels_in, read_npz, scaled, with_channel
-from client.data.tables import check_table, names_of, read_table
+from client.data.raw import Raw, columns_to_scale, labels_in, read_npz, scaled, with_channel
+from client.data.refused import OwnDataError, is_function
 from fedappeal.core.places import reason
+from fedappeal.data.cells import Classes
+from fedappeal.data.columns import Columns, Unfit, check_label, choose, is_table
+from fedappeal.data.formats import open_table
+from fedappeal.data.image_folder import class_folders, read_images
+from fedappeal.data.read import Features, check_rows, narrow_integers, read_numbers
+from fedappeal.data.table import Table
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Split, only_tensor
 from fedappeal.tasks.partitions.assign import check_enough, split
+from fedappeal.tasks.table_scale import standardised_data, standardises
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
 
@@ -48,12 +53,13 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
     with named(data):
         if is_function(data):
             find_function(data)
+        elif is_table(data):
+            # Where the owner names no features, the task may: not every column has to hold numbers.
+            table = _opened_table(data)
+            check_label(table.names, columns)
+            check_rows(table, columns)
         elif _is_folder(data):
             class_folders(Path(data))
-        elif is_table(data):
-            chosen = choose(names_of(data), columns)
-            # Where the owner names no features, the task may: not every column has to hold numbers.
-            check_table(data, chosen if columns.features else Columns((), chosen.label))
         else:
             read_npz(data)
 
@@ -63,7 +69,8 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
 
     Args:
         task: says the inputs' shape, their scale and the labels; its settings say how to split.
-        data: a file ``.csv``, ``.parquet`` or ``.npz``, a folder of images, or ``package.module:load``.
+        data: a table (`fedappeal.data.table.open_table`), an ``.npz``, a folder of images, or
+            ``package.module:load``.
         client_id: on which the split depends.
         columns: of a table.
 
@@ -78,6 +85,8 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
             load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
         )
         split_data = _split(task.settings, client_id, examples)
+        if is_table(data) and not is_function(data) and standardises(task):
+            split_data = standardised_data(split_data)
     parts = split_data.train, split_data.test
     labels = [only_tensor(part.y) for part in parts]
     variety = ""
@@ -90,39 +99,55 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
 
 
 def _from_files(task: Task, data: str, columns: Columns) -> Split:
-    if is_table(data) and not Path(data).is_dir():
-        raw, labels = read_own_table(task, data, columns)
+    if is_table(data):
+        raw, labels = read_own_table(task, _opened_table(data), columns)
     elif _is_folder(data):
         raw, labels = read_images(Path(data), task.input_shape, task.class_names, task.num_classes)
     else:
-        takes_any = type(task).inputs is Task.inputs  # it refuses all of them, and says why
-        arrays = read_npz(data, any_shape if takes_any else partial(check_shape, shape=task.input_shape))
+        takes_none = type(task).inputs is Task.inputs  # it refuses all of them, and says why
+        arrays = read_npz(data, () if takes_none else task.input_shape)
         raw, labels = with_channel(arrays["x"], task.input_shape), labels_in(arrays["y"], task.num_classes)
     _check_enough(task.settings, len(labels))
+    if is_table(data) and standardises(task):
+        return Split(torch.from_numpy(columns_to_scale(task, raw)), torch.from_numpy(labels))
     return Split(scaled(task, raw), torch.from_numpy(labels))
 
 
-def read_own_table(task: Task | ModelCard, data: str, columns: Columns, needs_label: bool = True) -> tuple[Raw, Raw]:
+def read_own_table(
+    task: Task | ModelCard, table: Table, columns: Columns, needs_label: bool = True
+) -> tuple[Raw, Raw]:
     """Return a table's raw inputs ``(n, *input_shape)`` and its labels ``(n,)``; no labels without a column of them.
 
     Args:
         task: says the inputs' shape and columns, and the labels.
-        data: a file ``.csv`` or ``.parquet``.
+        table: the table.
         columns: the owner's choice.
         needs_label: whether there has to be a column of labels.
+
+    Returns:
+        Inputs that are integers where each number is a whole one, as it is written or by its column's type; else
+        float64; a category is one for each of its values. Labels that are int64 classes, or float32 where they are
+        none.
 
     Raises:
         Unfit: what cannot be read, or does not fit the task.
     """
-    _check_file(Path(data))
-    chosen = choose(names_of(data), columns, task.feature_names, needs_label)
-    count, shape = len(chosen.features), task.input_shape
-    if shape and prod(shape) != count:
-        reason = f"{count} columns of features, where the task's inputs have shape {shape}"
+    chosen = choose(table.names, columns, task.feature_names, needs_label)
+    features, shape = Features(table, chosen.features, task.categories), task.input_shape
+    if shape and prod(shape) != features.width:
+        each = ", one a value of each category" if features.width != len(features.names) else ""
+        reason = f"{features.width} columns of features{each}, where the task's inputs have shape {shape}"
         raise Unfit(DataProblem.SHAPE, f"{reason}: {prod(shape)} are needed (features names them)")
-    labels = LabelReader(task.class_names, task.num_classes)
-    raw = read_table(data, chosen, labels)
-    return raw.reshape(-1, *(shape or (count,))), labels.labels()
+    x, whole, labels = read_numbers(features, chosen.label, Classes(task.class_names, task.num_classes))
+    kind = np.int64 if task.num_classes else np.float32
+    return narrow_integers(x, whole).reshape(-1, *(shape or (features.width,))), labels.astype(kind)
+
+
+def _opened_table(data: str) -> Table:
+    path = Path(data)
+    if not path.is_dir():
+        _check_file(path)
+    return open_table(path)
 
 
 def _split(settings: TaskSettings, client_id: str, examples: Split | ClientData) -> ClientData:
@@ -138,7 +163,7 @@ def _split(settings: TaskSettings, client_id: str, examples: Split | ClientData)
     if not most or train <= most:
         return examples
     chosen = generator(settings.resolved_data_seed, "split", client=client_id).permutation(train)[:most]
-    return ClientData(examples.train.take(torch.from_numpy(chosen)), examples.test)
+    return replace(examples, train=examples.train.take(torch.from_numpy(chosen)))
 
 
 def _check_enough(settings: TaskSettings, examples: int) -> None:
@@ -174,7 +199,9 @@ def _is_folder(path: str) -> bool:
     if file.is_dir():
         return True
     _check_file(file)
-    if file.suffix.lower() != ".npz" and not is_table(path):
-        reason = "a file of data is a .csv or .parquet with a column of labels, or an .npz with arrays x and y"
+    if file.suffix.lower() != ".npz":
+        reason = (
+            "a file of data is a .csv, .jsonl or .parquet with a column of labels, or an .npz with arrays x and y"
+        )
         raise Unfit(DataProblem.UNREADABLE, f"{reason}; images are in a folder, one folder a class")
     return False

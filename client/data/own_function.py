@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client.data.columns import Unfit
 from client.data.raw import check_classes, scaled
 from fedappeal.core.places import reason
 from fedappeal.core.plugins import Registry
+from fedappeal.data.columns import Unfit
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import ClientData, Split, Structure, map_tensors, only_tensor, tensors_of
@@ -60,10 +60,9 @@ def load_by_function(task: Task, name: str) -> Split | ClientData:
     except BaseException as error:  # the owner's code may raise anything: it must not end the client
         raise Unfit(DataProblem.UNREADABLE, f"it failed: {reason(error)}") from error
     if isinstance(loaded, ClientData):
-        return ClientData(_checked(task, loaded.train), _checked(task, loaded.test))
+        return loaded.changed(lambda split: _checked(task, split))
     if _is_pair(loaded) and all(isinstance(part, Split) or _is_pair(part) for part in loaded):
-        train, test = (_examples(task, part) for part in loaded)
-        return ClientData(train, test)
+        return ClientData(*(_examples(task, part) for part in loaded))
     return _examples(task, loaded)
 
 

@@ -1,8 +1,6 @@
 """A client's raw inputs and labels, from an .npz file or a function, as its task takes them."""
 
-import math
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -11,10 +9,12 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from client.data.columns import Unfit, shown
 from fedappeal.core.places import reason
+from fedappeal.data.columns import Unfit
+from fedappeal.data.data_size import check_size
 from fedappeal.protocol.keys import DataProblem
-from fedappeal.tasks.files.data_size import check_size
+from fedappeal.tasks.examples import form_text, only_tensor
+from fedappeal.tasks.table_scale import takes_as_is
 from fedappeal.tasks.task import Structure, Task
 
 
@@ -42,6 +42,26 @@ def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
         raise
     except Exception as error:  # a task of one's own, which may fail in any way
         raise Unfit(problem, f"its inputs failed: {reason(error)}") from error
+
+
+def columns_to_scale(task: Task, raw: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Return a table's numbers before they are standardised: as they are, or scaled by a task that does.
+
+    Args:
+        task: the task.
+        raw: finite numbers, shape ``(n, *input_shape)``.
+
+    Raises:
+        Unfit: the task's inputs are no columns of numbers, or as `scaled`.
+    """
+    inputs = scaled(task, raw)
+    if takes_as_is(task):
+        return raw.astype(np.float64)
+    columns = only_tensor(inputs)
+    if columns is None or columns.ndim != 2 or not columns.is_floating_point():
+        text = f"scale = 'standard' is of columns of numbers: the task's inputs are {form_text(inputs)}"
+        raise Unfit(DataProblem.SHAPE, text)
+    return columns.double().numpy()
 
 
 def check_shape(actual: tuple[int, ...], shape: tuple[int, ...]) -> None:
@@ -72,52 +92,6 @@ def with_channel(raw: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np
         shape: of one of the task's inputs.
     """
     return raw[:, None] if _has_one_channel(shape) and raw.shape[1:] == shape[1:] else raw
-
-
-class LabelReader:
-    """Turns cells into labels and keeps them.
-
-    Args:
-        class_names: what the labels 0..C-1 are called; empty where they have no names.
-        num_classes: number of labels C; 0 where labels are no classes.
-        known: whether there is a task; without one any cell but an empty one will do.
-    """
-
-    def __init__(self, class_names: Sequence[str] = (), num_classes: int = 0, known: bool = True) -> None:
-        self._label_of = {name: label for label, name in enumerate(class_names)}
-        self._classes = num_classes
-        self._known = known
-        self._labels = array("d")
-
-    def add(self, cell: object) -> None:
-        """Keep the label of a cell.
-
-        Raises:
-            Unfit: an empty cell, or one that is no label of the task.
-        """
-        text = cell.strip() if isinstance(cell, str) else cell
-        if text is None or text == "":
-            raise Unfit(DataProblem.LABELS, "the cell is empty")
-        if self._known:
-            self._labels.append(self._label(text))
-
-    def _label(self, value: object) -> float:
-        if isinstance(value, str) and value in self._label_of:
-            return self._label_of[value]
-        try:
-            number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            number = math.nan
-        if self._classes and not (number.is_integer() and 0 <= number < self._classes):
-            or_names = f", or {shown(list(self._label_of))}" if self._label_of else ""
-            raise Unfit(DataProblem.LABELS, f"label '{value}': 0 to {self._classes - 1}{or_names} are allowed")
-        if not math.isfinite(number):
-            raise Unfit(DataProblem.LABELS, f"label '{value}' is no finite number")
-        return number
-
-    def labels(self) -> NDArray[np.generic]:
-        """Return the labels: int64 classes, or float32 where labels are no classes."""
-        return np.array(self._labels).astype(np.int64 if self._classes else np.float32)
 
 
 def labels_in(y: NDArray[np.generic], num_classes: int) -> NDArray[np.generic]:
@@ -162,28 +136,22 @@ def check_classes(labels: NDArray[Any], num_classes: int, ignored: int | None = 
 
 Raw = NDArray[np.generic]
 Shape = tuple[int, ...]
-CheckShape = Callable[[Shape], None]
-"""Raises ValueError where x may not have this shape."""
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-def any_shape(shape: Shape) -> None:
-    """Allow any shape of x: there is no task yet."""
-
-
-def read_npz(path: str, check_shape: CheckShape = any_shape, needed: Sequence[str] = ("x", "y")) -> dict[str, Raw]:
+def read_npz(path: str, input_shape: Shape = (), needed: Sequence[str] = ("x", "y")) -> dict[str, Raw]:
     """Return x and y by name, those of them that the file holds.
 
     Types, shapes and sizes are checked by the arrays' headers, before one is read.
 
     Args:
         path: the file.
-        check_shape: checks the shape of x.
+        input_shape: of one of the task's inputs; empty: it may be any, or there is no task yet.
         needed: which of them it has to hold, x at least.
 
     Raises:
-        Unfit: no such file, damaged arrays, arrays of other types, unequal lengths, values that are not finite.
-        ValueError: arrays that need too much memory, and as `check_shape`.
+        Unfit: no such file, damaged arrays, other types or shapes, unequal lengths, values that are not finite.
+        ValueError: arrays that need too much memory.
     """
     with _opened(path, needed) as file:
         headers = {name: _header(file, name) for name in ("x", "y") if name in file.files}
@@ -192,7 +160,7 @@ def read_npz(path: str, check_shape: CheckShape = any_shape, needed: Sequence[st
             raise Unfit(DataProblem.SHAPE, f"y has shape {y}, x has {x}: one label an example is needed")
         if not x:
             raise Unfit(DataProblem.SHAPE, "x has shape (): one row an example is needed")
-        check_shape(x)
+        check_shape(x, input_shape)
         check_size(sum(prod(shape) * dtype.itemsize for shape, dtype in headers.values()), "its arrays")
         arrays: dict[str, Raw] = {}
         for key in headers:

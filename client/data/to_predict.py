@@ -3,19 +3,26 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from client.data import image_folder
-from client.data.columns import TABLES, Columns
 from client.data.own_data import named, read_own_table
-from client.data.raw import Raw, check_shape, labels_in, read_npz, with_channel
+from client.data.raw import Raw, check_shape, columns_to_scale, labels_in, read_npz, with_channel
+from fedappeal.data import image_folder
+from fedappeal.data.columns import Columns, is_table
+from fedappeal.data.data_size import check_size
+from fedappeal.data.formats import open_table
+from fedappeal.data.frames import Frame, HuggingFace, package_of
+from fedappeal.data.scaling import Scaler, Scaling
+from fedappeal.data.table import Table
 from fedappeal.tasks.examples import Structure, tensors_of
-from fedappeal.tasks.files.data_size import check_size
+from fedappeal.tasks.table_scale import STANDARD
 from fedappeal.tasks.task import Task
-from fedappeal.trained.card import ModelCard
+from fedappeal.trained.card import ModelCard, read_card
 
 NO_CHOICE = Columns()
 NO_LABEL = "no column of labels is named (label)"
@@ -52,45 +59,130 @@ class Examples:
     unlabelled: str
 
 
-def examples_in(path: Path, card: ModelCard, task: Task | None = None, columns: Columns = NO_CHOICE) -> Examples:
-    """Return the examples in a folder of images, a table, an ``.npz``, or a file that the task itself reads.
+def examples_of(
+    data: Any, card: ModelCard, task: Task, columns: Columns = NO_CHOICE, scaler: Scaler | None = None
+) -> Examples:
+    """Return the examples of data to predict.
 
-    Class folders give labels where all of them are labels of the task; other folders are searched for images.
+    Class folders give labels where all of them are labels of the task; other folders are searched for images. Arrays
+    are raw, as in an ``.npz``; those of columns are in the order of the model's. Tensors are what it takes.
 
     Args:
-        path: the folder or the file.
+        data: the path of a folder of images, a table, an ``.npz``, or a file that the task itself reads; a DataFrame,
+            a `datasets.Dataset`, an array ``(n, *input_shape)`` or a tensor.
         card: says the inputs' shape and the labels.
-        task: the card's, which may read files of its own; None: it reads none.
+        task: the card's, which may read files of its own.
         columns: of a table.
+        scaler: scales a table's columns, where clients standardised theirs; None: as the card says.
 
     Raises:
-        ConfigError: one line: the path, what is wrong and what is allowed.
+        ConfigError: one line: the path or type, what is wrong and what is allowed.
     """
-    with named(str(path)):
-        if not path.exists():
-            raise ValueError("no such file or folder")
-        size = min(BATCH, task.evaluation_batch) if task else BATCH
-        read = task.batches_in(path, columns.features, columns.label, size) if task else None
-        if read is not None:
-            examples = Examples(_numbered(read), "" if columns.label or not card.num_classes else NO_LABEL)
-        elif path.suffix.lower() in TABLES and path.is_file():
-            x, y = read_own_table(card, str(path), columns, needs_label=False)
-            if not len(x):
-                raise ValueError("it has no rows")
-            examples = _in_memory(x, y.astype(np.int64) if columns.label else None, NO_LABEL, card)
-        elif columns != NO_CHOICE:
-            raise ValueError("features and label are of a table")
-        elif not card.input_shape:
-            raise ValueError(f"task '{card.task}' names no input-shape: its inputs are no single tensor")
-        elif path.is_dir():
-            examples = _images(path, card)
-        elif path.suffix.lower() != ".npz":
-            raise ValueError(
-                "a file of data is a .csv, a .parquet or an .npz with an array x; images are in a folder"
-            )
-        else:
-            examples = _arrays(path, card)
-    return Examples(_named_batches(path, examples.batches), examples.unlabelled)
+    is_path = isinstance(data, str | PathLike)
+    name = str(data) if is_path else type(data).__name__
+    with named(name):
+        read = _in_files if is_path else _in_program
+        examples = read(Path(data) if is_path else data, card, task, columns, scaler)
+
+    def batches() -> Iterator[Batch]:
+        with named(name):
+            yield from examples.batches
+
+    return Examples(batches(), examples.unlabelled)
+
+
+def _in_files(path: Path, card: ModelCard, task: Task, columns: Columns, scaler: Scaler | None) -> Examples:
+    if not path.exists():
+        raise ValueError("no such file or folder")
+    read = task.batches_in(path, columns.features, columns.label, min(BATCH, task.evaluation_batch))
+    if read is not None:
+        return Examples(_numbered(read), "" if columns.label or not card.num_classes else NO_LABEL)
+    if is_table(str(path)):
+        return _in_table(open_table(path), card, task, columns, scaler)
+    if columns != NO_CHOICE:
+        raise ValueError("features and label are of a table")
+    if not card.input_shape:
+        raise ValueError(f"task '{card.task}' names no input-shape: its inputs are no single tensor")
+    if path.is_dir():
+        return _images(path, card)
+    if path.suffix.lower() != ".npz":
+        raise ValueError(
+            "a file of data is a .csv, a .jsonl, a .parquet or an .npz with an array x; images are in a folder"
+        )
+    return _arrays(path, card)
+
+
+def _in_program(data: Any, card: ModelCard, task: Task, columns: Columns, scaler: Scaler | None) -> Examples:
+    if package_of(data):
+        return _in_table(_table_of(data), card, task, columns, scaler)
+    if columns != NO_CHOICE:
+        raise ValueError("features and label are of a table")
+    if isinstance(data, torch.Tensor):
+        if isinstance(scaler, Scaling):  # not the run's own, which is for columns
+            raise ValueError("scale-from scales columns as they are: a tensor is what the model takes")
+        if not data.ndim or not data.isfinite().all():
+            raise ValueError(f"a tensor of shape {tuple(data.shape)}: finite numbers, n examples, are needed")
+        return _in_memory(data.float() if data.dtype == torch.float64 else data, None, NO_LABEL)
+    if not isinstance(data, np.ndarray) or isinstance(data, np.ma.MaskedArray):
+        raise ValueError("a path, a DataFrame, a datasets.Dataset, a NumPy array or a tensor is")
+    if data.dtype.kind not in "biuf" or not data.ndim or not np.isfinite(data).all():
+        raise ValueError(f"an array of type {data.dtype} and shape {data.shape}: finite numbers are needed")
+    check_shape(data.shape, card.input_shape)
+    return _in_memory(
+        _scaled(with_channel(data, card.input_shape), None, card, task, scaler), None, "an array has no labels"
+    )
+
+
+def _table_of(data: Any) -> Table:
+    return Frame(data) if package_of(data) == "pandas" else HuggingFace(data)
+
+
+def _in_table(table: Table, card: ModelCard, task: Task, columns: Columns, scaler: Scaler | None) -> Examples:
+    x, y = read_own_table(card, table, columns, needs_label=False)
+    if not len(x):
+        raise ValueError("it has no rows")
+    labels = y if columns.label else None
+    return _in_memory(_scaled(x, table, card, task, scaler), labels, NO_LABEL)
+
+
+def _scaled(x: Raw, table: Table | None, card: ModelCard, task: Task, scaler: Scaler | None) -> "Raw | torch.Tensor":
+    """Return columns as the model's clients scaled theirs.
+
+    Raises:
+        ValueError: it is not known how, or they were not scaled.
+    """
+    if card.scale != STANDARD:
+        if scaler is not None:
+            raise ValueError("scale-from is of a model whose clients standardised their tables: this one's did not")
+        return x
+    if (scaler := scaler or card.scaling) is None:
+        raise ValueError(
+            "each client standardised its table by its own training data: scale-from names a table of such data, or "
+            "a client's own model (preferred-RUN.safetensors)"
+        )
+    return torch.from_numpy(scaler.scaled(columns_to_scale(task, x), table)).float()
+
+
+def scaler_from(source: Any, card: ModelCard, task: Task, columns: Columns = NO_CHOICE) -> Scaler:
+    """Return the scaling by the rows of a table, a file or in memory, or of a client's own model.
+
+    Raises:
+        ConfigError: one line: neither is there, or it does not fit the model.
+    """
+    with named(source if isinstance(source, str) else type(source).__name__):
+        if isinstance(source, str) and source.endswith(".safetensors"):
+            if (scaling := read_card(Path(source)).scaling) is None:
+                raise ValueError("it is no model of a client that standardised its table")
+            if len(scaling.mean) != prod(card.input_shape):
+                raise ValueError(f"it scales {len(scaling.mean)} columns, the model has {prod(card.input_shape)}")
+            return scaling
+        if not isinstance(source, str) and not package_of(source):
+            raise ValueError("a path of a table or of a client's model, a DataFrame or a datasets.Dataset is")
+        table = open_table(Path(source)) if isinstance(source, str) else _table_of(source)
+        x, _ = read_own_table(card, table, Columns(columns.features), needs_label=False)
+        if not len(x):
+            raise ValueError("it has no rows")
+        return Scaling.of(columns_to_scale(task, x))
 
 
 def _numbered(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Batch]:
@@ -101,15 +193,10 @@ def _numbered(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Ba
         first += count
 
 
-def _named_batches(path: Path, batches: Iterator[Batch]) -> Iterator[Batch]:
-    with named(str(path)):
-        yield from batches
-
-
 def _images(root: Path, card: ModelCard) -> Examples:
     shape = card.input_shape
     image_folder.check_image_shape(shape)
-    files, unlabelled = _labelled(root, card)
+    files, noticed, unlabelled = _labelled(root, card)
     if not files:
         raise ValueError(image_folder.NO_IMAGES)
     check_size(min(len(files), BATCH) * prod(shape) * _FLOAT, "a batch of its images")
@@ -119,46 +206,40 @@ def _images(root: Path, card: ModelCard) -> Examples:
             some = files[start : start + BATCH]
             raw = np.empty((len(some), *shape), dtype=np.float32)
             for row, (file, _) in enumerate(some):
-                image_folder.read_image(file, raw[row])
+                image_folder.read_image(file, raw[row], noticed)
             labels = None if unlabelled else np.array([label for _, label in some], dtype=np.int64)
             yield Batch([str(file.relative_to(root)) for file, _ in some], raw, labels)
+        noticed.say(root, len(files), shape)
 
     return Examples(batches(), unlabelled)
 
 
-def _labelled(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], str]:
-    """Return the images with their labels, and why they have none."""
+def _labelled(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], image_folder.FolderNoticed, str]:
+    """Return the images with their labels, what was noticed of them, and why they have no labels."""
     try:
         labels = image_folder.labels_of(image_folder.class_folders(root), card.class_names, card.num_classes)
-        if any(file.suffix.lower() in image_folder.EXTENSIONS for file in root.iterdir() if file.is_file()):
+        shown = (file for file in root.iterdir() if file.is_file() and not image_folder.is_hidden(file.name))
+        if any(file.suffix.lower() in image_folder.EXTENSIONS for file in shown):
             raise ValueError("it holds images outside of class folders")
-        return image_folder.labelled_files(root, labels)[0], ""
+        return *image_folder.labelled_files(root, labels), ""
     except ValueError as error:
-        return image_folder.labelled_files(root, {"": -1})[0], str(error)
+        return *image_folder.labelled_files(root, {"": -1}), str(error)
 
 
 def _arrays(path: Path, card: ModelCard) -> Examples:
-    shape = card.input_shape
-
-    def check(actual: tuple[int, ...]) -> None:
-        check_shape(actual, shape)
-        if not actual[0]:
-            raise ValueError(f"x has shape {actual}: one example at least is needed")
-
-    arrays = read_npz(str(path), check, needed=("x",))
+    arrays = read_npz(str(path), card.input_shape, needed=("x",))
+    if not len(arrays["x"]):
+        raise ValueError(f"x has shape {arrays['x'].shape}: one example at least is needed")
     y = arrays.get("y")
-    labels = labels_in(y, card.num_classes).astype(np.int64) if y is not None and card.num_classes else y
-    return _in_memory(with_channel(arrays["x"], shape), labels, "it holds no array y", card)
+    labels = None if y is None else labels_in(y, card.num_classes)
+    return _in_memory(with_channel(arrays["x"], card.input_shape), labels, "it holds no array y")
 
 
-def _in_memory(x: Raw, labels: Raw | None, unlabelled: str, card: ModelCard) -> Examples:
-    if labels is not None:
-        unlabelled = "" if card.num_classes else "the task's labels are no classes"
-
+def _in_memory(x: "Raw | torch.Tensor", labels: Raw | None, unlabelled: str) -> Examples:
     def batches() -> Iterator[Batch]:
         for start in range(0, len(x), BATCH):
             rows = slice(start, start + BATCH)
             names = [str(row) for row in range(len(x))[rows]]
-            yield Batch(names, x[rows], None if labels is None or unlabelled else labels[rows])
+            yield Batch(names, x[rows], None if labels is None else labels[rows])
 
-    return Examples(batches(), unlabelled)
+    return Examples(batches(), unlabelled if labels is None else "")

@@ -17,16 +17,16 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.settings import Connection
-from fedappeal.core.local_rule import Record, Store
+from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.flower.node.fleet import (
     AlreadyRegistered,
     KeyRequired,
     MessageDropped,
     NodeForgotten,
     NotActivated,
+    NotAdmitted,
     NotAnswering,
     NotConnected,
-    Refused,
     WrongClock,
 )
 from fedappeal.flower.node.fleet_api import FleetApi
@@ -162,7 +162,7 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
             try:
                 fleet.register()
             except KeyRequired:
-                raise Refused(
+                raise NotAdmitted(
                     f"the SuperLink at {fleet.address} admits registered keys only, and this node has none: make one "
                     f"(fedappeal key), give it (key) and give its .pub to the operator"
                 ) from None
@@ -183,13 +183,13 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
                 f"the SuperLink at {fleet.address} still counts this node as online: a process with its key ended "
                 f"without a word less than {2 * HEARTBEAT_INTERVAL:g} s ago, or runs elsewhere"
             ) from None
-        raise Refused(
+        raise NotAdmitted(
             f"{unknown}; it was known there before: unregistered since, or the SuperLink is a new one"
         ) from None
     node = {**place, "node-id": str(node_id)}
     if store and (last is None or dict(last.values) != node):
         try:
-            store.write(_LAST, Record(node))
+            store.write(_LAST, StoredRecord(node))
         except OSError as error:  # a full disk: the connection matters more
             log.warning("which node this client is could not be remembered: %s", error)
     return node_id

@@ -267,7 +267,7 @@ class FleetConnection:
             content = self._fleet.get_fab(self.node_id, run_id, run.fab_hash)
         self.traffic.move(len(content), began)
         try:
-            return bundle.read(content, run.overrides)
+            return bundle.read_bundle(content, run.overrides)
         except ValueError as error:
             raise MessageDropped(f"the bundle of run {run_id} cannot be read: {error}") from None
 

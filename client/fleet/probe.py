@@ -13,7 +13,7 @@ from cryptography import x509
 from client.settings import GRPC, HTTP, Connection
 from fedappeal.flower.node.fleet import NotConnected
 from fedappeal.flower.node.fleet_grpc import GREETING, answers_greeting
-from fedappeal.flower.node.tls import ALPN, speaks_tls, split_address, trusting, unchecked
+from fedappeal.flower.node.tls import ALPN, speaks_tls, split_address, trusting, unverified_context
 
 _WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _WRONG_TIME = {9, 10}  # not yet valid, expired
@@ -110,7 +110,7 @@ def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
 def _names(peer: tuple[str, int], timeout: float | None) -> list[str]:
     """Return the names that a server's certificate holds; none where it cannot be had."""
     try:
-        with socket.create_connection(peer, timeout) as raw, unchecked().wrap_socket(raw) as secure:
+        with socket.create_connection(peer, timeout) as raw, unverified_context().wrap_socket(raw) as secure:
             content = secure.getpeercert(binary_form=True)
         certificate = x509.load_der_x509_certificate(content or b"")
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

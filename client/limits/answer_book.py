@@ -9,12 +9,10 @@ small file of the state folder.
 import fcntl
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -23,6 +21,7 @@ from client.limits.limits import LimitReached, Limits
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.system.files import replace_file
+from fedappeal.system.plain_files import open_lock
 
 ANSWERS = "answers.json"
 """The file's name in the state folder."""
@@ -206,8 +205,7 @@ class AnswerBook:
     @contextmanager
     def _changed(self) -> Iterator[_Content]:
         """Give the counts, to be kept as the block leaves them; another process that changes them waits."""
-        # A user who can open the file can hold its lock.
-        with open(self._path.with_name(_LOCK), "a", opener=partial(os.open, mode=0o600)) as lock:
+        with open(self._path.with_name(_LOCK), "a", opener=open_lock) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             content = self._read()
             yield content

@@ -14,7 +14,7 @@ from client.limits.answer_book import EVALUATE, TRAIN, AnswerBook, Question, que
 from client.limits.limits import MEGABYTE, LimitReached, Limits, read_limits
 from client.state import preferred
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Record, Store
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store, StoredRecord
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
 from fedappeal.system.clock import CLOCK
@@ -83,7 +83,7 @@ def _forget(store: DiskStore, key: str, runs: Sequence[str], *, keep_mark: bool)
             continue
         if name == _RUN + key and keep_mark:
             if (values := store.readable_values(name)).get("requirement"):
-                store.write(name, Record({**values, "requirement": ""}))
+                store.write(name, StoredRecord({**values, "requirement": ""}))
         else:
             store.delete(name)
 
@@ -133,9 +133,9 @@ class Deadline:
     Attributes:
         until: when work has to stop.
         reason: what is said then.
-        max_memory: bytes that the process may hold; 0: not looked at.
+        max_memory: bytes that runs may add to what the process held before them; 0: not looked at.
         clock: seconds, monotonic.
-        held: returns the bytes that the process holds.
+        held: returns the bytes that runs have added.
         max_cpu: cores that work may take on the average since it began; 0: any number.
         used: returns the CPU seconds of this process.
         sleep: waits.
@@ -155,20 +155,21 @@ class Deadline:
         self._began = self.clock(), self.used()
 
     @classmethod
-    def of(cls, left: float, ttl: float, limits: Limits) -> "Deadline":
+    def of(cls, left: float, ttl: float, limits: Limits, held: Callable[[], int] = memory_held) -> "Deadline":
         """Return the deadline of a message.
 
         Args:
             left: seconds until its time is over.
             ttl: seconds for which it counted at first.
             limits: the owner's.
+            held: returns the bytes that runs have added.
         """
         left -= min(_LONGEST_WAY_BACK, _WAY_BACK * ttl)
         reason = "the message's deadline came before the work was done"
         if limits.max_seconds and limits.max_seconds < left:
             left = limits.max_seconds
             reason = f"the work took longer than this client's max-seconds = {left:g}"
-        return cls(time.monotonic() + left, reason, limits.max_memory * MEGABYTE, max_cpu=limits.max_cpu)
+        return cls(time.monotonic() + left, reason, limits.max_memory * MEGABYTE, held=held, max_cpu=limits.max_cpu)
 
     def check(self) -> None:
         """Check that there is time, and about once a second that there is memory; wait where work was too fast.
@@ -217,6 +218,7 @@ class Guard:
         self._text = text
         self._book = AnswerBook(folder) if folder else None
         self._moved = 0
+        self._held_before = memory_held()
         self.deadline: Deadline | None = None
         self.limits = self.limits_now()
 
@@ -228,6 +230,10 @@ class Guard:
         """
         return (read_limits(self._folder) if self._folder else Limits()).with_text(self._text)
 
+    def memory_added(self) -> int:
+        """Return the bytes that the process holds beyond what it held before its first run."""
+        return max(0, memory_held() - self._held_before)
+
     def begin(self, message: Message) -> None:
         """Begin to answer a message.
 
@@ -237,7 +243,7 @@ class Guard:
         self.limits = limits = self.limits_now()
         about = message.metadata
         seconds_left = about.created_at + about.ttl - CLOCK.now()
-        self.deadline = Deadline.of(seconds_left, about.ttl, limits)
+        self.deadline = Deadline.of(seconds_left, about.ttl, limits, self.memory_added)
         self.deadline.check()
         if limits == Limits.off():
             return

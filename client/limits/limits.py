@@ -78,7 +78,7 @@ class Limits(Settings):
     max_seconds: NonNegative = setting(
         600.0, "longest work on one message, whose deadline may come first", unit="seconds"
     )
-    max_memory: NonNegative = setting(8000.0, "most that the client's process may hold", unit="MB")
+    max_memory: NonNegative = setting(8000.0, "most that runs may take together", unit="MB")
     max_model: NonNegative = setting(1000.0, "largest message, with its models", unit="MB")
     max_state: NonNegative = setting(4000.0, "largest state on the disk", unit="MB")
     max_evaluations: CountOrZero = setting(

@@ -1,4 +1,4 @@
-"""Flower's client mods around local training: clipping, and noise for local differential privacy.
+"""What is done to an update before it leaves: clipping, and Flower's noise for local differential privacy.
 
 Only the model of a joined reply is touched, never its metrics. What this protects, and what it does not, is in
 docs/privacy.md.
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from client.participant import Participant
 from client.settings import NodeSettings
-from fedappeal.core.local_rule import LocalRule, Record, Store
-from fedappeal.flower.privacy import ClientCall, NDArray, clip_update, local_dp_mod, update_norm
+from fedappeal.core.local_rule import LocalRule, Store, StoredRecord
+from fedappeal.flower.privacy import NDArray, clip_and_noise, clip_update, update_norm
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import draw_seed
 from fedappeal.protocol.packing import Layout, content_hash, model_of, view
@@ -86,51 +86,49 @@ class Protection:
             raise ConfigError(f"{subject} with this model: '{name}' is not floating point (0)")
 
 
-def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> ClientCall:
-    """Return local training with the run's and the owner's privacy settings around it.
+def protected(
+    participant: Participant, message: Message, update: Mapping[str, ArrayRecord]
+) -> Mapping[str, ArrayRecord]:
+    """Return the records of a joined reply as the run's and the owner's privacy settings let them leave.
 
     Args:
-        participant: the client.
-        rule: the local rule that TRAIN asks for.
-        train: trains and makes the reply, whose model has the arrays of the one that was sent.
+        participant: the client, whose local rule was checked.
+        message: what was asked, with the model that was sent.
+        update: the records; the model has the arrays of the one that was sent.
 
     Raises:
-        ConfigError: where the settings do not go with each other, with the rule, or with the model.
+        ConfigError: Flower's noise does not go with the message.
     """
     config, protection = participant.config, Protection.of(participant.config, participant.node)
-    protection.check(rule, participant.layout)
     norm, noise = protection.norm, protection.noise
     if not norm:
-        return train
-
-    def train_protected(message: Message, context: Context) -> Message:
-        reply = train(message, context)
-        sent, local = model_of(message.content), model_of(reply.content)
-        length = update_norm(_views(local, local), _views(sent, local))
-        if not math.isfinite(length):
-            # Of NaN alone, for nothing would bound the other values: a server can send an infinite bias, of a unit
-            # that is never active.
-            nan = {name: Array(np.full_like(view(array), np.nan)) for name, array in local.items()}
-            reply.content[keys.ARRAYS] = ArrayRecord(nan)
-        elif noise.epsilon:
-            settings: Mapping[str, Any] = message.content[keys.CONFIG]
-            if length == 0:  # Flower's mod divides by it
-                reply.content[keys.ARRAYS] = local = _nudged(local)
-            # By the update, not by the question: were the data to change between two, equal noise would cancel.
-            seed = draw_seed(
-                config.seed,
-                f"privacy/{noise_key(participant.store)}/{content_hash(local)}",
-                client=participant.client_id,
-                server_round=int(settings[keys.SERVER_ROUND]),
-            )
-            mod = local_dp_mod(norm, noise.sensitivity, noise.epsilon, noise.delta, seed)
-            return mod(message, context, lambda *_: reply)
-        elif length > norm:  # one inside the norm stays as it is, to the bit
-            clipped = clip_update(_views(local, local), _views(sent, local), norm)
-            reply.content[keys.ARRAYS] = ArrayRecord(dict(zip(local, map(Array, clipped), strict=True)))
-        return reply
-
-    return train_protected
+        return update
+    sent, local = model_of(message.content), update[keys.ARRAYS]
+    length = update_norm(_views(local, local), _views(sent, local))
+    if not math.isfinite(length):
+        # Of NaN alone, for nothing would bound the other values: a server can send an infinite bias, of a unit that
+        # is never active.
+        return {keys.ARRAYS: ArrayRecord({n: Array(np.full_like(view(a), np.nan)) for n, a in local.items()})}
+    if noise.epsilon:
+        settings: Mapping[str, Any] = message.content[keys.CONFIG]
+        if length == 0:  # Flower's mod divides by it
+            local = _nudged(local)
+        # By the update, not by the question: were the data to change between two, equal noise would cancel.
+        seed = draw_seed(
+            config.seed,
+            f"privacy/{noise_key(participant.store)}/{content_hash(local)}",
+            client=participant.client_id,
+            server_round=int(settings[keys.SERVER_ROUND]),
+        )
+        reply = Message(RecordDict({keys.ARRAYS: local}), reply_to=message)
+        noised = clip_and_noise(message, reply, norm, noise.sensitivity, noise.epsilon, noise.delta, seed)
+        if noised.has_error():
+            raise ConfigError(noised.error.reason)
+        return {keys.ARRAYS: model_of(noised.content)}
+    if length > norm:  # one inside the norm stays as it is, to the bit
+        clipped = clip_update(_views(local, local), _views(sent, local), norm)
+        return {keys.ARRAYS: ArrayRecord(dict(zip(local, map(Array, clipped), strict=True)))}
+    return update
 
 
 def noise_key(store: Store) -> str:
@@ -140,7 +138,7 @@ def noise_key(store: Store) -> str:
     and take off.
     """
     if (record := store.read("noise-key")) is None:
-        record = Record({"key": secrets.token_hex(16)})
+        record = StoredRecord({"key": secrets.token_hex(16)})
         store.write("noise-key", record)
     return str(record.values["key"])
 

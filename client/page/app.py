@@ -20,7 +20,8 @@ from client.state.activity import KEPT_DECISIONS, Judged
 from client.state.preferred import kept_models
 from client.state.store import DiskStore
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.protocol.metric import shown
+from fedappeal.protocol.metric import figure_text
+from fedappeal.record.looks import LOOKS
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import fact
 from fedappeal.trained.card import ModelCard
@@ -29,6 +30,7 @@ from fedappeal.web.buttons import Act, button
 STATIC = Path(__file__).parent / "static"
 _LONGEST = 300
 _SHORT = 80
+_COLOURS = {look.title: look.colour for look in LOOKS.values()}
 
 
 def page_data(folder: Path) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def page_data(folder: Path) -> dict[str, Any]:
 
 def _model(store: DiskStore, name: str, card: ModelCard) -> dict[str, Any]:
     path, metric = store.path(name), card.metric
-    score = shown(card.figures.get(metric.name), metric.is_share)
+    score = figure_text(card.figures.get(metric.name), metric.is_share)
     whose = "shared" if card.which == "global" else "own"
     return {
         "name": name,
@@ -93,8 +95,8 @@ def _measure(curve: Sequence[tuple[int, float]], test: Judged, model: dict[str, 
     """Return the shared model's score on the owner's test data beside the own model's, and which is preferred."""
     return {
         "metric": printable(test.metric, _SHORT),
-        "shared": shown(test.score, test.share),
-        "alone": None if test.alone is None else shown(test.alone, test.share),
+        "shared": figure_text(test.score, test.share),
+        "alone": None if test.alone is None else figure_text(test.alone, test.share),
         "alone_score": test.alone,
         "prefers": "shared" if test.met or test.alone is None else "own",
         "rounds": [point[0] for point in curve],
@@ -114,6 +116,7 @@ def _decisions(runs: Iterable[RunStatus]) -> list[dict[str, Any]]:
             "round": decided.server_round,
             "what": printable(decided.what, _SHORT),
             "why": printable(decided.why, _LONGEST),
+            "colour": _COLOURS.get(decided.what, ""),
         }
         for name, decided in sorted(decisions, key=lambda pair: -pair[1].at)[:KEPT_DECISIONS]
     ]

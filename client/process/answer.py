@@ -9,18 +9,25 @@ from typing import Self
 
 from flwr.app import Message, MessageType
 
-from client.data.columns import OwnDataError
+from client.data.refused import OwnDataError
 from client.limits.guard import config_of
-from client.state.activity import Activity, Judged
+from client.outcome import DECISIONS, DECLINED, EVALUATED, FAILED, JOINED, LEFT, SAT_OUT, Outcome
+from client.state.activity import Activity
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.protocol.keys import DataProblem, Decision
 from fedappeal.protocol.packing import content_size
+from fedappeal.record.looks import LOOKS, ON_REQUEST
 from fedappeal.settings.config import ConfigError
 
-_DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}
-_PROBLEMS = ("failed", "declined")
-_DONE = {"joined": "joined", "sat out": "sat-out", "left for good": "left", "evaluated": "evaluated"}
+_PROBLEMS = (FAILED, DECLINED)
+_DONE = {
+    JOINED: "joined",
+    SAT_OUT: "sat-out",
+    LEFT: "left",
+    EVALUATED: "evaluated",
+    FAILED: "failed",
+    DECLINED: "failed",
+}
 LONGEST = 500
 """Characters of a reason."""
 ELSEWHERE = "(a file of this device)"
@@ -31,59 +38,55 @@ _BARE = re.compile(r"""(?:(?<=[\s=:(\[,;])|^)(?:~|\.{1,2}|[A-Za-z]:|file:)?[/\\]
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's answer to one message.
+    """A client's answer to one message, for its owner to see.
 
     Attributes:
-        what: ``joined``, ``sat out``, ``left for good``, ``trained``, ``evaluated``, ``answered``, ``declined`` (for
-            its own data) or ``failed`` (an error reply).
-        why: the problem for which it declined or failed; else empty.
         message: what was asked.
         reply: what was answered.
-        judged: what the client measured of the model that was sent; None: it did not.
+        outcome: what the client did.
     """
 
-    what: str
-    why: str
     message: Message
     reply: Message
-    judged: Judged | None = None
+    outcome: Outcome
 
     @classmethod
-    def given(cls, message: Message, reply: Message, judged: Judged | None) -> Self:
-        """Return what an app's reply is."""
-        return cls(*_outcome(message, reply), message, reply, judged)
+    def of(cls, message: Message, outcome: Outcome) -> Self:
+        """Return the answer that an outcome is."""
+        return cls(message, outcome.reply(message), outcome)
 
     @property
     def kind(self) -> str:
         """``answered`` or ``failed``, as an event."""
-        return "failed" if self.what in _PROBLEMS else "answered"
+        return "failed" if self.outcome.what in _PROBLEMS else "answered"
 
     @property
     def _by_goodwill(self) -> str:
         """The goodwill that the client has spent, in words, where it joined by that; else empty."""
-        judged = self.judged
-        by_goodwill = judged and self.what == _DECISIONS[Decision.JOINED] and judged.spent and not judged.met
+        judged = self.outcome.judged
+        by_goodwill = judged and self.outcome.what == JOINED and judged.spent and not judged.met
         return judged.goodwill_spent if judged and by_goodwill else ""
 
     def line(self, seconds: float) -> str:
         """Return a line for the owner's log, with the figures where it sat out or joined by goodwill."""
-        sat_out = self.what == _DECISIONS[Decision.SAT_OUT]
-        figures = str(self.judged) if self.judged and (sat_out or self._by_goodwill) else ""
+        what, judged = self.outcome.what, self.outcome.judged
+        figures = str(judged) if judged and (what == SAT_OUT or self._by_goodwill) else ""
         facts = "; ".join(filter(None, (figures, self._by_goodwill, f"{seconds:.2f} s")))
-        return f"{task_of(self.message)}: {', '.join(filter(None, (self.what, self.why)))} ({facts})"
+        problem = self.outcome.why if what in _PROBLEMS else ""
+        return f"{task_of(self.message)}: {', '.join(filter(None, (what, problem)))} ({facts})"
 
     @property
     def decided(self) -> tuple[str, str] | None:
         """What the client decided, and why in words and numbers; None: the message asked for no decision."""
-        if self.what in _PROBLEMS:
-            return self.what, self.why
-        if self.what not in _DECISIONS.values():
+        what, judged = self.outcome.what, self.outcome.judged
+        if what in _PROBLEMS or (what in DECISIONS.values() and judged is None):
+            return what, self.outcome.why
+        if what not in DECISIONS.values() or judged is None:
             return None
-        if (judged := self.judged) is None:
-            sat_out = self.what == _DECISIONS[Decision.SAT_OUT]
-            return self.what, "its policy was away: it did not look at the model" if sat_out else ""
         policy = f"policy {judged.policy}" if judged.policy else ""
-        return self.what, "; ".join(filter(None, (judged.compared, self._by_goodwill, policy)))
+        if what == JOINED and config_of(self.message).get(keys.MANDATORY):
+            what = LOOKS[ON_REQUEST].title
+        return what, "; ".join(filter(None, (judged.compared, self._by_goodwill, policy)))
 
     def remember(self, activity: Activity, settings: Mapping[str, object], seconds: float) -> None:
         """Add the answer to what the client did in the run.
@@ -98,12 +101,12 @@ class Answer:
         activity.answered(
             run_key if keys.is_run_key(run_key) else "",  # a part of files' names
             settings,
-            done="failed" if self.kind == "failed" else _DONE.get(self.what, ""),
+            done=_DONE.get(self.outcome.what, ""),
             seconds=seconds,
             bytes_up=content_size(self.reply.content) if self.reply.has_content() else 0,
             bytes_down=content_size(self.message.content) if self.message.has_content() else 0,
             server_round=_round(config),
-            judged=self.judged,
+            judged=self.outcome.judged,
             run_id=self.message.metadata.run_id,
             final=bool(config.get(keys.FINAL, 0)),
             decided=self.decided,
@@ -120,21 +123,6 @@ def task_of(message: Message) -> str:
 def round_of(message: Message) -> int | None:
     """Return the round that a message is of; None: of none."""
     return _round(config_of(message)) or None
-
-
-def _outcome(message: Message, reply: Message) -> tuple[str, str]:
-    """Return what was done, in a word or two, and the problem, if there was one."""
-    if reply.has_error():
-        return "failed", reply.error.reason or ""
-    info = reply.content.config_records.get(keys.INFO)
-    if info and (problem := str(info.get(keys.DATA_REFUSED, ""))):
-        return "declined", DataProblem(problem).text
-    kind = message.metadata.message_type.partition(".")[0]
-    if kind == MessageType.TRAIN:
-        metrics = reply.content.metric_records.get(keys.METRICS)
-        decision = metrics.get(keys.DECISION) if metrics else None
-        return (_DECISIONS.get(decision, "trained") if isinstance(decision, int) else "trained"), ""
-    return ("evaluated" if kind == MessageType.EVALUATE else "answered"), ""
 
 
 def _round(config: Mapping[str, object]) -> int:

@@ -45,7 +45,7 @@ def main() -> int:
 
         for name in _AT_FIRST_USE:
             import_module(name)
-        from client.app import participants  # loaded here so that every fork shares it, and what its cache holds
+        from client.app import learners  # loaded here so that every fork shares it, and what its cache holds
         from client.process.serve import run_client  # noqa: F401
         from client.settings import Connection, NodeSettings
         from fedappeal.core.registry import STRATEGIES
@@ -57,7 +57,7 @@ def main() -> int:
     nodes = [NodeSettings.parse(node) for node in plan["clients"]]
     try:
         STRATEGIES.load(plan["strategy"], nodes[0].allowed)
-        task = participants.cache.task(TaskSettings.parse(plan["settings"]), nodes[0].data_dir, nodes[0].allowed)
+        task = learners.cache.task(TaskSettings.parse(plan["settings"]), nodes[0].data_dir, nodes[0].allowed)
         initial = Path(plan["initial"])
         if not initial.exists():
             # Made here, so that the ServerApp need not import torch to make it again.
@@ -89,10 +89,10 @@ def _fork(node: Any, connection: Any, logs: Path) -> int:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        from client.app import app
+        from client.app import clients
         from client.process.serve import run_client
 
-        code = run_client(node, connection, app)
+        code = run_client(node, connection, clients)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -7,9 +7,9 @@ from client.limits.rest import RESTING
 from client.state.activity import Activity
 from client.state.memory import DEPARTURE, RunMemory
 from client.state.store import DiskStore, is_precious
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.wording import counted
+from fedappeal.system.wording import plural
 
 PAUSED = "paused"
 """A file of this name in the state folder makes the client answer nothing."""
@@ -85,11 +85,11 @@ def leave(folder: Path, run_key: str | None) -> str:
         raise ConfigError(f"run = '{run_key}' is not allowed: a run that this client takes part in ({names})")
     left_runs = [key for key in runs if run_key in (None, key)]
     for key in left_runs:  # one that is over, too: its server may continue it
-        store.write(DEPARTURE + key, Record({"by": "owner"}))
+        store.write(DEPARTURE + key, StoredRecord({"by": "owner"}))
     over = {key for key, run in Activity(folder).runs().items() if run.ended}
     going = [key for key in left_runs if key == run_key or key not in over]
     names = ", ".join(going) or "none that goes on"
-    return f"{counted(len(going), 'run')} left for good ({names}); `fedappeal client reset` takes that back"
+    return f"{plural(len(going), 'run')} left for good ({names}); `fedappeal client reset` takes that back"
 
 
 def reset(folder: Path, forget: bool = False) -> str:
@@ -126,10 +126,10 @@ def reset(folder: Path, forget: bool = False) -> str:
         Activity(folder).forget()
     if runs:
         (folder / RETURNED).touch(mode=0o600)
-    aside = f"; {counted(damaged, 'damaged record')} put aside" if damaged else ""
+    aside = f"; {plural(damaged, 'damaged record')} put aside" if damaged else ""
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
     again = "; a running run asks again within two rounds (a stock SuperNode: once restarted)" if runs else ""
-    joined = f"{counted(runs, 'run')} can be joined again after having been left"
+    joined = f"{plural(runs, 'run')} can be joined again after having been left"
     return f"back: not paused, {joined}{again}{aside}{forgotten}"
 
 

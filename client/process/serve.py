@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
 from client.fleet.activation import Identity
 from client.fleet.connection import KEPT_RUNS, FleetConnection
@@ -25,23 +24,25 @@ from client.fleet.traffic import Traffic, poll_wait, retry_wait
 from client.limits.guard import Guard
 from client.limits.limits import MEGABYTE, Limits
 from client.limits.rest import Rest, Surroundings, check_surroundings
+from client.outcome import FAILED, Outcome
 from client.process.answer import Answer, reason_of, round_of, task_of
 from client.process.owner import PAUSED, RETURNED
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
-from client.state.activity import ENDED_AS, ENDED_EARLY, ENDED_LINES, Activity, run_of, take_judged
+from client.state.activity import ENDED_AS, ENDED_EARLY, ENDED_LINES, Activity, run_of
 from client.state.own_key import note_connection
 from client.state.signs import forget_work, note_event, working
 from client.state.store import DiskStore, tidy
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import error_reply, set_times
 from fedappeal.flower.node.fleet import LONGEST_HOLD, MessageDropped, MessageRefused, NodeForgotten, NotConnected
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.clock import CLOCK
-from fedappeal.system.json_log import JsonLines, print_log
+from fedappeal.system.json_log import JsonFormat, print_log
 from fedappeal.system.locks import InUse, only_process
+from fedappeal.system.tuning import give_back_memory
 
 _LOOK_EVERY = 20.0
 """Seconds without a message, or since the last question, after which it is asked whether runs have ended."""
@@ -78,7 +79,7 @@ Alive = Callable[[float], None]
 
 
 def _log(event: Event) -> None:
-    if event.kind == "given-up" and not any(isinstance(handler.formatter, JsonLines) for handler in LOGGER.handlers):
+    if event.kind == "given-up" and not any(isinstance(handler.formatter, JsonFormat) for handler in LOGGER.handlers):
         print(f"fedappeal: {event.text}", file=sys.stderr)
         return
     problem = event.kind in ("waiting", "failed", "dropped", "given-up")
@@ -89,7 +90,7 @@ def _log(event: Event) -> None:
 def run_client(
     node: NodeSettings,
     connection: Connection,
-    app: ClientApp,
+    answer: Callable[[Message, Context], Outcome],
     *,
     connect_timeout: float | None = None,
     on_event: OnEvent = _log,
@@ -102,7 +103,7 @@ def run_client(
     Args:
         node: the client's own settings; packages that they do not allow are not.
         connection: how to reach the SuperLink.
-        app: what answers messages; an exception of it becomes an error reply, and the client keeps serving.
+        answer: answers messages; an exception of it becomes an error reply, and the client keeps serving.
         connect_timeout: seconds to try for a first connection; None: for ever. A lost one is tried again for ever.
         on_event: told of everything that happens; by default it goes to the logger ``fedappeal.client``, and that to
             standard output.
@@ -115,7 +116,7 @@ def run_client(
     """
     if on_event is _log:
         plain = logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S")
-        print_log(LOGGER, JsonLines() if log_as_json else plain, sys.stdout)
+        print_log(LOGGER, JsonFormat() if log_as_json else plain, sys.stdout)
 
     def tell(event: Event) -> None:
         on_event(event)
@@ -131,7 +132,7 @@ def run_client(
         with only_process(folder) if folder else nullcontext(), GracefulShutdown() as shutdown:
             if folder:
                 tidy(folder)
-            return _Client(node, connection, app, identity, connect_timeout, tell, shutdown, alive).serve()
+            return _Client(node, connection, answer, identity, connect_timeout, tell, shutdown, alive).serve()
     except InUse as error:
         hint = f"another client (process {error.process}): stop it, or give another folder"
         tell(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {hint}"))
@@ -149,7 +150,7 @@ class _GivenUp(RuntimeError):
 class _Client:
     node: NodeSettings
     connection: Connection
-    app: ClientApp
+    answer: Callable[[Message, Context], Outcome]
     identity: Identity
     connect_timeout: float | None
     on_event: OnEvent
@@ -162,7 +163,7 @@ class _Client:
         self._store = DiskStore(folder) if folder else None
         if self._store and self.node.client_id:
             # For its owner to see, and to remain this client after a new key.
-            self._store.write("identity", Record({"client-id": self.node.client_id}))
+            self._store.write("identity", StoredRecord({"client-id": self.node.client_id}))
         self._folder = folder
         self._returned = (folder or Path(os.devnull)) / RETURNED
         forget_work(folder)
@@ -285,6 +286,8 @@ class _Client:
         started = time.monotonic()
         with working(self._folder, f"{task_of(message)}, {run_of(settings.config)}"):
             answer = self._work(fleet.node_id, message, settings)
+        if answer.kind == "failed":  # what was refused is given back
+            give_back_memory()
         seconds = time.monotonic() - started
         if CLOCK.now() >= until:
             raise MessageDropped(f"its time was over before the answer, which took {seconds:.1f} s")
@@ -320,16 +323,12 @@ class _Client:
         note_connection(state, self.identity.fingerprint, lasting=not self.identity.made_here)
         context = Context(run_id, node_id, self.node.as_config(), state, settings.config)
         try:
-            reply = self.app(message, context)
-            if not isinstance(reply, Message):
-                raise ConfigError(f"the app returned {type(reply).__name__}, not a message")
-            return Answer.given(message, reply, take_judged(context.state))
+            return Answer.of(message, self.answer(message, context))
         except BaseException as error:  # the owner's function and plug-ins may raise anything, and end nothing
-            LOGGER.debug("the app raised", exc_info=True)
+            LOGGER.debug("the message could not be answered", exc_info=True)
             reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             owners = (self.node.state_dir, self.node.data, self.node.data_dir, self.connection.key)
-            take_judged(context.state)  # what failed is no figure of the next model
-            return Answer("failed", reason, message, error_reply(reason_of(error, owners), message))
+            return Answer(message, error_reply(reason_of(error, owners), message), Outcome(FAILED, reason))
         finally:
             self._states[run_id] = context.state
             while len(self._states) > KEPT_RUNS:

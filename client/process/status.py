@@ -1,5 +1,6 @@
 """How a client stands, for its owner: one reading of the state folder for the page, `client status` and metrics."""
 
+import math
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +11,7 @@ from client.state.activity import ENDED_EARLY, ENDED_LINES, OVER, RUN_FAILED, RU
 from client.state.preferred import describe_preferred
 from client.state.signs import AWAY, CONNECTING, event_of, work_of
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.core.requirement import METRIC
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.locks import is_held
@@ -216,9 +217,10 @@ def _requires(store: DiskStore, name: str) -> list[str]:
         return [f"damaged    {name}: the client makes it again for the next run that needs it ({error})"]
 
 
-def _requirement_line(record: Record) -> str:
+def _requirement_line(record: StoredRecord) -> str:
     kind = "a model of its own" if record.arrays else "a fixed number"
-    alone = f", alone {float(record.values['solo-score']):.4f} on the test data" if record.arrays else ""
+    score = float(record.values["solo-score"])
+    alone = f", alone {score:.4f} on the test data" if record.arrays and math.isfinite(score) else ""
     rho = float(record.values["rho"])
     by_metric = record.values["of"] == METRIC
     requirement = f"the task's metric at {rho:.4f} or better" if by_metric else f"a loss below {rho:.4f}"

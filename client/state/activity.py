@@ -1,7 +1,7 @@
 """A client's activity: of each run rounds, seconds, bytes, decisions, and figures of the models that it judged.
 
-The app notes in its context's state what it measured of the model that was sent; the process that serves takes that
-out and adds what the answer was and what it cost. It stays on the device, in one small file beside the records.
+The process that serves adds what an `Outcome` says, and what it cost. It stays on the device, in one small file
+beside the records.
 """
 
 import json
@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from flwr.app import ConfigRecord, RecordDict
 from pydantic import FiniteFloat, TypeAdapter
 
 from client.state.signs import Moment
@@ -23,7 +21,7 @@ from fedappeal.flower.node.fleet import COMPLETED, FAILED, STOPPED
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import TEST_SPLIT, is_run_key
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
-from fedappeal.system.wording import counted
+from fedappeal.system.wording import plural
 
 ACTIVITY = "activity.json"
 """The file's name in the state folder."""
@@ -46,8 +44,7 @@ ENDED_LINES = {
 ENDED_AS = {COMPLETED: OVER, STOPPED: RUN_STOPPED, FAILED: RUN_FAILED}
 """How a run has ended, by the SuperLink's words."""
 RESTED = "rested"
-_ASKED_AGAIN = ("joined", "sat out", "failed", RESTED)
-_JUDGED = "judged"
+_NEVER_ASKED_AGAIN = ("left for good", "declined")
 _LONGEST = 80
 _LONGEST_REASON = 300
 _MOST_BYTES = 4 * 1024 * 1024
@@ -98,52 +95,39 @@ class Judged:
     @property
     def goodwill_spent(self) -> str:
         """The goodwill that the client has spent, in words; empty where it gives no limited number."""
-        return "" if self.goodwill is None else f"goodwill: {self.spent} of {counted(self.goodwill, 'round')} spent"
+        return "" if self.goodwill is None else f"goodwill: {self.spent} of {plural(self.goodwill, 'round')} spent"
 
     def __str__(self) -> str:
         return f"{self.of} {self.figure:.3f}, requirement {self.requirement:.3f}"
 
 
-def note_judged(
-    state: RecordDict,
+def judged_of(
     evaluation: Evaluation,
     requirement: Requirement,
     split: str,
     goodwill: tuple[int, int] | None = None,
     policy: str = "",
-) -> None:
-    """Note in a context's state what was measured of a model, if it was.
+) -> Judged | None:
+    """Return what was measured of a model beside what is required; None: it was not measured.
 
     Args:
-        state: of the context.
         evaluation: what was measured.
         requirement: what the client requires.
         split: on which data.
         goodwill: rounds that it has joined on request, and how many it gives; None: it was not asked to train.
         policy: which policy decided; empty: none did.
     """
-    figure, of, bound = evaluation.loss, LOSS, "below"
+    figure, of, bound, metric = evaluation.loss, LOSS, "below", evaluation.metric
     if requirement.of == METRIC:
-        metric = evaluation.metric
         figure, of, bound = evaluation.score, metric.name, "at least" if metric.higher_is_better else "at most"
-    if figure == figure:
-        met = requirement.met(evaluation)
-        spent, most = goodwill or (0, None)
-        judged = asdict(Judged(figure, requirement.rho, of, split, met, bound, spent, most, policy))
-        if split == TEST_SPLIT:
-            metric, alone = evaluation.metric, requirement.solo_score
-            judged |= {"metric": metric.name, "score": evaluation.score, "share": metric.is_share}
-            judged |= {"alone": alone if math.isfinite(alone) else None}
-        state[_JUDGED] = ConfigRecord({key: value for key, value in judged.items() if value is not None})
-
-
-def take_judged(state: RecordDict) -> Judged | None:
-    """Take out of a context's state what was noted; None where nothing was."""
-    record: Any = state.get(_JUDGED)
-    if record is None:
+    if math.isnan(figure):
         return None
-    del state[_JUDGED]
-    return Judged(**record)
+    spent, most = goodwill or (0, None)
+    judged = Judged(figure, requirement.rho, of, split, requirement.met(evaluation), bound, spent, most, policy)
+    if split != TEST_SPLIT:
+        return judged
+    alone = requirement.solo_score if math.isfinite(requirement.solo_score) else None
+    return replace(judged, metric=metric.name, score=evaluation.score, alone=alone, share=metric.is_share)
 
 
 @dataclass(frozen=True)
@@ -229,7 +213,7 @@ class RunActivity:
         began, ended = (time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) for moment in (self.first, self.last))
         until = "" if began == ended else f" to {ended[11:] if began[:10] == ended[:10] else ended}"
         joined, sat_out = self.done.get("joined", 0), self.done.get("sat-out", 0)
-        did = [f"joined {counted(joined, 'round')}", f"sat out {sat_out}"]
+        did = [f"joined {plural(joined, 'round')}", f"sat out {sat_out}"]
         did += [f"{key} {self.done[key]}" for key in ("evaluated", "failed") if self.done.get(key)]
         traffic = f"{self.bytes_up / 1e6:.1f} MB up, {self.bytes_down / 1e6:.1f} MB down"
         lines = [f"{self.what}, {began}{until}", f"{', '.join(did)}; {self.seconds:.1f} s of work; {traffic}"]
@@ -336,7 +320,7 @@ class Activity:
         runs, now, resting = self.runs(), self._clock(), {}
         for run in list(runs.values())[-_DETAILED_RUNS:]:
             latest = run.decisions[-1] if run.decisions and not run.ended else None
-            if latest is not None and latest.what in _ASKED_AGAIN:
+            if latest is not None and latest.what not in _NEVER_ASKED_AGAIN:
                 before = run.decisions[:-1] if latest.what == RESTED else run.decisions
                 decision = Decided(now, latest.server_round, RESTED, printable(why, _LONGEST_REASON))
                 resting[run.run_key] = replace(run, decisions=(*before, decision)[-KEPT_DECISIONS:])

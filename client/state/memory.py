@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.settings import NodeSettings
-from fedappeal.core.local_rule import Record, Store
+from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.core.policy import Past
 from fedappeal.protocol.keys import Decision, is_run_key
 from fedappeal.settings.config import ConfigError, Scalar
@@ -32,7 +32,7 @@ def client_identity(node: NodeSettings, store: Store) -> str:
     if (record := store.read("identity")) is not None:
         return str(record.values["client-id"])
     fresh = client_of_partition(node.partition_id) if node.partition_id >= 0 else f"client-{uuid.uuid4().hex[:12]}"
-    store.write("identity", Record({"client-id": fresh}))
+    store.write("identity", StoredRecord({"client-id": fresh}))
     return fresh
 
 
@@ -42,9 +42,9 @@ def client_of_partition(number: int) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _run_record(values: tuple[tuple[str, Scalar], ...]) -> Record:
+def _run_record(values: tuple[tuple[str, Scalar], ...]) -> StoredRecord:
     """Return the record of a run; clients that remember the same share it."""
-    return Record(dict(values))
+    return StoredRecord(dict(values))
 
 
 _ABSENT: list[Any] = [0, 0, math.nan, math.nan, (), 0]
@@ -145,7 +145,7 @@ class RunMemory:
         record = self._store.read(now)
         if record is not None and int(record.values["round"]) < server_round:
             self._store.write(previous, record)
-        self._store.write(now, Record({"round": server_round}, arrays))
+        self._store.write(now, StoredRecord({"round": server_round}, arrays))
 
     @property
     def _personal_names(self) -> tuple[str, str]:
@@ -164,7 +164,7 @@ class RunMemory:
             [p.server_round, int(p.decision), p.loss, p.held_out, [int(wish) for wish in p.wishes], int(p.mandatory)]
             for p in past
         ]
-        self._store.write(f"past-{self._run_key}", Record({"rounds": json.dumps(lines)}))
+        self._store.write(f"past-{self._run_key}", StoredRecord({"rounds": json.dumps(lines)}))
 
     def _values(self) -> dict[str, Scalar]:
         record = self._store.read(f"run-{self._run_key}")

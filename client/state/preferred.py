@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import Record, Store
+from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, Scalar
@@ -29,7 +29,7 @@ def keep(store: Store, arrays: Arrays, card: ModelCard) -> None:
         card: says of which run, and which model it is.
     """
     values: dict[str, Scalar] = {"which": card.which, RUN_KEY: card.run_key, CARD: card.to_json()}
-    record, name = Record(values, arrays), record_name(card.run_key)
+    record, name = StoredRecord(values, arrays), record_name(card.run_key)
     store.write(LATEST, record)
     if isinstance(store, DiskStore) and name != LATEST:
         store.write(name, record)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.protocol.packing import view
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.files import (
@@ -62,7 +62,7 @@ class DiskStore:
         files = (*self.folder.glob("*.safetensors"), *(self.folder / _COPIES).glob("*.safetensors"))
         return sorted({file.stem for file in files})
 
-    def read(self, name: str) -> Record | None:
+    def read(self, name: str) -> StoredRecord | None:
         """Return the record of that name, or None; a damaged one is put aside, with a warning to its owner.
 
         Raises:
@@ -85,7 +85,7 @@ class DiskStore:
             self.write(name, record)
         return record
 
-    def look(self, name: str) -> Record | None:
+    def look(self, name: str) -> StoredRecord | None:
         """Return the record of that name, or None, and change nothing.
 
         Raises:
@@ -108,13 +108,18 @@ class DiskStore:
         path = self.path(name)
         return (path if path.exists() else self._copy(name)).stat().st_mtime
 
-    def write(self, name: str, record: Record) -> None:
-        """Replace the record of that name atomically, and wait until it is on the disk."""
+    def write(self, name: str, record: StoredRecord) -> None:
+        """Replace the record of that name atomically, and wait until it is on the disk; its copy may find no room."""
         write_safetensors(self.path(name), record.arrays, record.values, mode=_FILE)
-        if is_precious(name):
-            copy = self._copy(name)
+        if not is_precious(name):
+            return
+        copy = self._copy(name)
+        try:
             copy.parent.mkdir(mode=_FOLDER, exist_ok=True)
             write_safetensors(copy, record.arrays, record.values, mode=_FILE)
+        except OSError as error:
+            copy.unlink(missing_ok=True)  # an older one would bring back what no longer holds
+            log.warning("'%s' has no copy until it is written again: %s", self.path(name), error)
 
     def delete(self, name: str) -> None:
         """Forget the record of that name, and what was put aside of it."""
@@ -167,9 +172,9 @@ def is_precious(name: str) -> bool:
     return name.startswith(PRECIOUS)
 
 
-def _record(path: Path) -> Record:
+def _record(path: Path) -> StoredRecord:
     arrays, values = read_safetensors(path)
-    return Record(values, arrays)
+    return StoredRecord(values, arrays)
 
 
 def _readable(path: Path) -> bool:
@@ -187,13 +192,13 @@ class ContextStore:
 
     def __init__(self, state: RecordDict) -> None:
         self._state = state
-        self._decoded: dict[str, tuple[object, object, Record]] = {}
+        self._decoded: dict[str, tuple[object, object, StoredRecord]] = {}
 
     def holds(self, state: RecordDict) -> bool:
         """Whether this is the store of that state."""
         return self._state is state
 
-    def read(self, name: str) -> Record | None:
+    def read(self, name: str) -> StoredRecord | None:
         """Return the record of that name, or None."""
         # Not by `config_records`, which copies all that there is.
         record, arrays = self._state.get(name), self._state.get(f"{name}.arrays", _NO_ARRAYS)
@@ -201,11 +206,11 @@ class ContextStore:
             return None
         if (decoded := self._decoded.get(name)) is None or decoded[0] is not record or decoded[1] is not arrays:
             values = {k: v for k, v in record.items() if not isinstance(v, list | bytes)}
-            decoded = record, arrays, Record(values, {key: view(array) for key, array in arrays.items()})
+            decoded = record, arrays, StoredRecord(values, {key: view(array) for key, array in arrays.items()})
             self._decoded[name] = decoded
         return decoded[2]
 
-    def write(self, name: str, record: Record) -> None:
+    def write(self, name: str, record: StoredRecord) -> None:
         """Replace the record of that name."""
         self._state[name], arrays = record.as_flowers
         if record.arrays:

@@ -9,9 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from client.training.noise import begin_forward_pass
 from fedappeal.core.requirement import Evaluation
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Split, Structure, map_tensors
+from fedappeal.tasks.measuring import Evaluator, batches, bytes_of, check_bytes
 from fedappeal.tasks.share import names_of, tied_names
 from fedappeal.tasks.task import Task
 
@@ -61,11 +63,6 @@ def forward(task: Task, model: nn.Module, x: Structure, precision: str) -> Any:
     return map_tensors(lambda t: t.float() if t.dtype == torch.bfloat16 else t, outputs)
 
 
-def _batches(task: Task, data: Split) -> Iterator[Split]:
-    for start in range(0, len(data), task.evaluation_batch):
-        yield data.take(slice(start, start + task.evaluation_batch))
-
-
 @torch.no_grad()
 def evaluate(
     task: Task, model: nn.Module, data: Split, training: bool = False, precision: str = FLOAT32
@@ -76,55 +73,49 @@ def evaluate(
         for module in model.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.train()
-    measured = Sums(task)
-    for batch in _batches(task, data):
-        measured.add(forward(task, model, batch.x, precision), batch)
+    measured = Evaluator(task)
+    for step, batch in enumerate(batches(task, data)):
+        begin_forward_pass(step)
+        measured.add(forward(task, model, batch.x, precision), batch.y)
     return measured.evaluation()
 
 
-class Sums:
-    """Loss and metrics of one model, summed over pieces of a client's data.
-
-    Args:
-        task: gives loss and metrics.
-    """
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._loss, self._examples = 0.0, 0
-        self._metrics: dict[str, float] = {}
-
-    def add(self, outputs: Any, data: Split) -> None:
-        """Take in the model's outputs for a piece of the data."""
-        count = len(data)
-        self._loss += float(self._task.loss(outputs, data.y, reduction="sum"))
-        for name, value in self._task.metrics(outputs, data.y).items():
-            self._metrics[name] = self._metrics.get(name, 0.0) + value * count
-        self._examples += count
-
-    def evaluation(self) -> Evaluation:
-        """Return the means over all examples.
-
-        Raises:
-            ConfigError: the task's ``metrics`` left out one that it names.
-        """
-        task, count = self._task, self._examples
-        names = (task.metric.name, *task.other_metrics)
-        if missing := [name for name in names if name not in self._metrics]:
-            raise ConfigError(f"task = '{task.name}' is not allowed: its metrics do not return '{missing[0]}'")
-        values = {name: self._metrics[name] / count for name in names}
-        return Evaluation(self._loss / count, values.pop(task.metric.name), task.metric, values)
-
-
 def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
-    """Return the gradient of a model's mean loss, one tensor a trainable parameter.
+    """Return the gradient of a model's loss on all of the data, one tensor a trainable parameter.
 
-    In evaluation mode; it goes through the data as `evaluate` does, so that memory stays bounded.
+    In evaluation mode; it goes through the data as `evaluate` does, so that memory stays bounded. A loss that is no
+    mean over the examples takes two passes: one for its gradient by all outputs, one for that by the parameters.
     """
     model.eval()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    losses = (task.loss(task.forward(model, batch.x), batch.y, reduction="sum") for batch in _batches(task, data))
+    losses: Iterator[Tensor]
+    if task.loss_is_mean or len(data) <= task.evaluation_batch:
+        losses = (task.loss(task.forward(model, batch.x), batch.y, reduction="sum") for batch in batches(task, data))
+    else:
+        losses = _linearised(task, model, data)
     total = reduce(
         torch._foreach_add, (torch.autograd.grad(loss, parameters, materialize_grads=True) for loss in losses)
     )
     return list(torch._foreach_div(total, float(len(data))))
+
+
+def _linearised(task: Task, model: nn.Module, data: Split) -> Iterator[Tensor]:
+    """Yield of each piece of the data what has the gradient of its part in the sum of the loss.
+
+    Raises:
+        ConfigError: the model's outputs are no lone tensor, or larger than may be kept.
+    """
+    pieces: list[Tensor] = []
+    with torch.no_grad():
+        for batch in batches(task, data):
+            pieces.append(task.forward(model, batch.x))
+            check_bytes(sum(map(bytes_of, pieces)))
+            if not isinstance(pieces[-1], Tensor):
+                raise ConfigError(
+                    "the gradient of a loss that is no mean over the examples needs outputs of one tensor"
+                )
+    outputs = torch.cat(pieces).requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(task.loss(outputs, data.y, reduction="sum"), outputs)
+    for batch, by_outputs in zip(batches(task, data), torch.split(slope, task.evaluation_batch), strict=True):
+        yield (task.forward(model, batch.x) * by_outputs).sum()

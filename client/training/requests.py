@@ -4,10 +4,9 @@ A deployed client answers them one after the other. The in-process engine puts a
 which does the same for many clients side by side; the same code decides what is asked for.
 """
 
+import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,45 +15,12 @@ from torch import Tensor, nn
 
 from client.limits.guard import Deadline
 from client.training.models import FLOAT32, arrays_of, evaluate, forward, load_arrays, mean_gradient
+from client.training.noise import KEYED, Noise, begin_forward_pass, keyed_dropout, seeded_noise
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.requirement import Evaluation
-from fedappeal.protocol.draws import TORCH_GENERATOR, Minibatches, draw_seed
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.task import Split, Task
-
-
-class Noise(NamedTuple):
-    """Arguments of which the noise (dropout) of one calculation is a pure function.
-
-    Attributes:
-        seed: the run's seed.
-        client: whose noise it is, and what for: distinct names draw distinct noise.
-        server_round: counted from 1; 0 outside a round.
-    """
-
-    seed: int
-    client: str
-    server_round: int
-
-
-@contextmanager
-def seeded_noise(seed: int, client: str, server_round: int, device: torch.device) -> Iterator[None]:
-    """Make the noise inside (dropout) a pure function of (seed, client, round)."""
-    number = draw_seed(seed, "noise", client=client, server_round=server_round)
-    # Not `torch.manual_seed`: it seeds every accelerator too, and records a stack trace each time.
-    with TORCH_GENERATOR:
-        if device.type == "cuda":
-            with torch.random.fork_rng(devices=[device]):
-                torch.default_generator.manual_seed(number)
-                torch.cuda.manual_seed(number)
-                yield
-            return
-        before = torch.default_generator.get_state()
-        torch.default_generator.manual_seed(number)
-        try:
-            yield
-        finally:
-            torch.default_generator.set_state(before)
 
 
 @dataclass(frozen=True)
@@ -74,6 +40,7 @@ class TrainingProblem:
     batches: NDArray[np.int64] | Minibatches
     settings: LocalTrainingSettings
     deadline: Deadline | None = None
+    _passes: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     def minibatches(self) -> Iterator[Tensor]:
         """Yield the indices of one minibatch after another, on the device of the inputs."""
@@ -88,6 +55,7 @@ class TrainingProblem:
         """
         if self.deadline is not None:
             self.deadline.check()
+        begin_forward_pass(next(self._passes))
         batch = self.data.take(minibatch)
         return self.task.loss(forward(self.task, model, batch.x, self.settings.training_precision), batch.y)
 
@@ -134,6 +102,12 @@ class TrainRequest(Request):
     server_round: int
     purpose: str
     deadline: Deadline | None = None
+
+    @property
+    def noise(self) -> Noise:
+        """The noise inside its model."""
+        client = f"{self.client_id}/{self.purpose}"
+        return Noise(self.seed, client, self.server_round, self.training.dropout_noise == KEYED)
 
     @property
     def group(self) -> object:
@@ -186,9 +160,7 @@ class Arithmetic:
 
     def train(self, request: TrainRequest) -> Arrays:
         """Return the locally trained model by name."""
-        with seeded_noise(
-            request.seed, f"{request.client_id}/{request.purpose}", request.server_round, request.data.device
-        ):
+        with seeded_noise(request.noise, request.data.device):
             return train_without_seed(request)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
@@ -196,7 +168,7 @@ class Arithmetic:
         load_arrays(request.model, request.arrays)
         if request.noise is None:
             return evaluate(request.task, request.model, request.data, precision=request.precision)
-        with seeded_noise(*request.noise, request.data.device):
+        with seeded_noise(request.noise, request.data.device), keyed_dropout([request.noise]):
             return evaluate(request.task, request.model, request.data, training=True)
 
     def gradient(self, request: GradientRequest) -> Arrays:
@@ -211,9 +183,10 @@ class Arithmetic:
 
 
 def train_without_seed(request: TrainRequest) -> Arrays:
-    """Return the locally trained model by name; noise, where it is drawn, is whatever the generator gives."""
+    """Return the locally trained model by name; what it draws but dropout is whatever the generator gives."""
     load_arrays(request.model, request.arrays)
     request.model.train()
     problem = TrainingProblem(request.task, request.data, request.batches, request.training, request.deadline)
-    request.rule.train(request.model, problem)
+    with keyed_dropout([request.noise]):
+        request.rule.train(request.model, problem)
     return arrays_of(request.model, request.arrays.keys())

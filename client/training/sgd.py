@@ -26,11 +26,6 @@ class SGD(LocalRule):
         descend(model, problem)
 
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from client.training.descent import GradientTerm, Tensors
-
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -53,34 +48,29 @@ class AdamW(LocalRule):
     settings: Settings
 
     def train(self, model: "nn.Module", problem: LocalProblem) -> None:
-        """Train a model in place."""
-        from client.training.descent import descend
-
-        # Descent adds weight decay after a term: behind this one, that is the decoupled form.
-        descend(model, problem, [self._direction()])
-
-    def _direction(self) -> "GradientTerm":
-        """Return the term that replaces each gradient by AdamW's direction."""
+        """Train a model in place; as in ``torch.optim``, a parameter's steps are those in which it has a gradient."""
         import torch
 
-        settings = self.settings
-        first: Tensors = ()
-        second: Tensors = ()
-        step = 0
+        from client.training.descent import gradients_of, trainable
 
-        def direction(gradients: "Tensors", parameters: "Tensors") -> "Tensors":
-            nonlocal first, second, step
-            if not step:
-                first = [torch.zeros_like(g) for g in gradients]
-                second = [torch.zeros_like(g) for g in gradients]
-            step += 1
-            torch._foreach_lerp_(first, gradients, 1 - settings.beta1)
-            torch._foreach_mul_(second, settings.beta2)
-            torch._foreach_addcmul_(second, gradients, gradients, value=1 - settings.beta2)
-            scale = torch._foreach_sqrt(second)
-            torch._foreach_div_(scale, math.sqrt(1 - settings.beta2**step))
-            torch._foreach_add_(scale, settings.eps)
-            torch._foreach_mul_(scale, 1 - settings.beta1**step)
-            return torch._foreach_div(first, scale)
-
-        return direction
+        settings, training, parameters = self.settings, problem.settings, trainable(model)
+        means, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+        steps = [0] * len(parameters)
+        for batch in problem.minibatches():
+            gradients, unused = gradients_of(problem.loss_of(model, batch), parameters)
+            used = [place for place in range(len(parameters)) if place not in unused]
+            g, p, first, second = ([of[i] for i in used] for of in (gradients, parameters, means, squares))
+            for place in used:
+                steps[place] += 1
+            with torch.no_grad():
+                torch._foreach_lerp_(first, g, 1 - settings.beta1)
+                torch._foreach_mul_(second, settings.beta2)
+                torch._foreach_addcmul_(second, g, g, value=1 - settings.beta2)
+                scale = torch._foreach_sqrt(second)
+                torch._foreach_div_(scale, [math.sqrt(1 - settings.beta2 ** steps[place]) for place in used])
+                torch._foreach_add_(scale, settings.eps)
+                torch._foreach_mul_(scale, [1 - settings.beta1 ** steps[place] for place in used])
+                change = torch._foreach_div(first, scale)
+                if training.weight_decay:
+                    torch._foreach_add_(change, p, alpha=training.weight_decay)
+                torch._foreach_add_(p, change, alpha=-training.learning_rate)

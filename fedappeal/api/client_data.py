@@ -1,5 +1,6 @@
 """A program's own data as checked splits of tensors: the clients', and a central test set for the server."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,32 +10,34 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from client.training.models import arrays_of, evaluate, load_arrays
+from fedappeal.core.places import reason
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.examples import ClientData, Split, Structure, described, map_tensors, tensors_of
+from fedappeal.tasks.examples import ClientData, Split, Structure, form_text, map_tensors, only_tensor, tensors_of
+from fedappeal.tasks.fit import EXAMPLES
 from fedappeal.tasks.task import Task
 
 _SIDES = ("train", "test")
-PAIRS = "a list of (train, test) pairs, each side (x, y), a torch Dataset or a Split"
+PAIRS = "a list, or a dict by client, of (train, test) pairs, each side (x, y), a torch Dataset or a Split"
 
 
-def clients_of(pairs: Sequence[Any]) -> list[ClientData]:
-    """Return the clients of a list of (train, test) pairs, checked.
+def clients_of(pairs: Sequence[Any] | Mapping[Any, Any]) -> list[ClientData]:
+    """Return the clients of (train, test) pairs, checked.
 
     Raises:
         ConfigError: one line: the client, what it has, and what is allowed.
     """
     clients = []
-    for k, pair in enumerate(pairs):
-        if isinstance(pair, ClientData):
-            clients.append(pair)
-            continue
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
+    for k, pair in pairs.items() if isinstance(pairs, Mapping) else enumerate(pairs):
+        sides = pair.splits if isinstance(pair, ClientData) else pair
+        if not isinstance(sides, tuple | list) or len(sides) not in (2, 2 + isinstance(pair, ClientData)):
             raise ConfigError(f"data is not allowed: client {k} is {_described(pair)}; {PAIRS} is")
-        train, test = (split_of(side, f"client {k}'s {name}") for side, name in zip(pair, _SIDES, strict=True))
-        clients.append(ClientData(train, test))
-    check_clients(clients)
+        names = (*_SIDES, "held-out")
+        clients.append(
+            ClientData(*(split_of(side, f"client {k}'s {name}") for side, name in zip(sides, names, strict=False)))
+        )
+    check_clients(clients, list(pairs) if isinstance(pairs, Mapping) else ())
     return clients
 
 
@@ -49,7 +52,7 @@ def split_of(side: Any, whose: str) -> Split:
         ConfigError: another form, or x and y of different length.
     """
     if isinstance(side, Split):
-        return side
+        side = side.x, side.y
     if isinstance(side, TensorDataset) and len(side.tensors) == 2:
         side = side.tensors
     elif isinstance(side, Dataset):
@@ -60,13 +63,13 @@ def split_of(side: Any, whose: str) -> Split:
         )
     x, y = (_tensors(part, whose) for part in side)
     try:
-        return Split(x, y)
+        return Split(x, map_tensors(_label, y))
     except ValueError as error:
         raise ConfigError(f"data is not allowed: {whose}: {error}") from None
 
 
-def check_clients(clients: Sequence[ClientData]) -> None:
-    """Check that there are clients, none of them empty, all of one form, and their numbers finite.
+def check_clients(clients: Sequence[ClientData], names: Sequence[object] = ()) -> None:
+    """Check that clients have data: not empty, of one form, with finite numbers.
 
     Raises:
         ConfigError: one line: the client, its data, and those of client 0.
@@ -74,29 +77,32 @@ def check_clients(clients: Sequence[ClientData]) -> None:
     if not clients:
         raise ConfigError("data is not allowed: it holds no client")
     first: dict[str, str] = {}
-    for k, client in enumerate(clients):
+    for k, client in zip(names or range(len(clients)), clients, strict=True):
         for name, split in (("train", client.train), ("test", client.test)):
             if not len(split):
                 raise ConfigError(f"data is not allowed: client {k} has no {name} examples; at least 1 is needed")
             for part in ("x", "y"):
-                shape = described(getattr(split, part))
+                shape = form_text(getattr(split, part))
                 if shape != first.setdefault(part, shape):
                     raise ConfigError(
                         f"data is not allowed: client {k}'s {name} {part} is {shape} an example, client 0's train "
                         f"{part} {first[part]}; all clients need the same form"
                     )
-                for path, tensor in tensors_of(getattr(split, part)):
-                    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                        raise ConfigError(
-                            f"data is not allowed: client {k}'s {name} {part}{path} holds NaN or infinity"
-                        )
+            _check_finite(split, f"client {k}'s {name}")
+
+
+def _check_finite(split: Split, whose: str) -> None:
+    for part in ("x", "y"):
+        for path, tensor in tensors_of(getattr(split, part)):
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ConfigError(f"data is not allowed: {whose} {part}{path} holds NaN or infinity")
 
 
 def _collated(dataset: "Dataset[Any]", whose: str) -> Any:
     """Return all items of a dataset as one batch."""
     try:
         items = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
-    except TypeError as error:
+    except (TypeError, NotImplementedError) as error:  # an IterableDataset has neither
         raise ConfigError(f"data is not allowed: {whose}: a Dataset needs a length and indices ({error})") from None
     if not items:
         raise ConfigError(f"data is not allowed: {whose} is empty; at least 1 example is needed")
@@ -105,22 +111,46 @@ def _collated(dataset: "Dataset[Any]", whose: str) -> Any:
     try:
         return tuple(single(part) for part in default_collate(items))  # Python's floats become float64
     except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"data is not allowed: {whose}: its items are not alike ({one_line(error)})") from None
+        hint = "; a transform has to make tensors of its images" if "PIL" in str(error) else ""
+        raise ConfigError(
+            f"data is not allowed: {whose}: its items are not alike, or no numbers ({one_line(error)}{hint})"
+        ) from None
+
+
+def _label(y: Tensor) -> Tensor:
+    """Return labels that are whole numbers as int64, as PyTorch's losses take them."""
+    return y if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool else y.long()
 
 
 def _tensors(part: Any, whose: str) -> Structure:
     """Return a structure with arrays and lists of numbers as tensors; float64 becomes float32."""
     if isinstance(part, Tensor):
+        if part.layout != torch.strided or part.is_meta:
+            form = "on the meta device, without values" if part.is_meta else f"of layout {part.layout}: .to_dense()"
+            raise ConfigError(f"data is not allowed: {whose} holds a tensor {form}")
         return part.detach()
     if isinstance(part, Mapping):
         return {str(key): _tensors(value, whose) for key, value in part.items()}
     if isinstance(part, tuple | list) and part and isinstance(part[0], Tensor | np.ndarray | Mapping):
         return tuple(_tensors(value, whose) for value in part)
+    if masked := int(np.ma.getmaskarray(part).sum()) if isinstance(part, np.ma.MaskedArray) else 0:
+        raise ConfigError(
+            f"data is not allowed: {whose} has {masked} masked values: fill them in, or drop these examples"
+        )
     try:
-        made = torch.as_tensor(np.asarray(part))
+        array = np.asarray(part)
+        if array.dtype.kind == "O":
+            array = np.array(array.tolist())  # Python's numbers, or a row an element
     except (TypeError, ValueError) as error:
         raise ConfigError(f"data is not allowed: {whose} holds no numbers ({one_line(error)})") from None
-    return single(made)
+    if array.dtype.kind not in "biufc":
+        raise ConfigError(
+            f"data is not allowed: {whose} holds {array.dtype}, no numbers (texts of classes: numpy.unique(y, "
+            "return_inverse=True)[1])"
+        )
+    # PyTorch takes neither another order of bytes nor negative strides, nor floats of more than 64 bits.
+    kind = np.dtype(np.float64) if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+    return single(torch.from_numpy(np.require(array, kind, ["C", "W"]).reshape(array.shape)))
 
 
 def single(structure: Structure) -> Structure:
@@ -137,8 +167,41 @@ PREFIX = "central_"
 """Begins the columns of the history that hold what the server measures."""
 
 
+def _central_split(test: Any, task: Task, seed: int) -> Split:
+    """Return a central test set, checked on w_0 with a few of its examples.
+
+    Those of the extreme labels are among them.
+
+    Raises:
+        ConfigError: one line: what is wrong.
+    """
+    whose = "the central test set"
+    try:
+        split = split_of(test, whose)
+        _check_finite(split, whose)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("data is", "evaluate is", 1)) from None
+    if not len(split):
+        raise ConfigError(f"evaluate is not allowed: {whose} has no examples; at least 1 is needed")
+    y = only_tensor(split.y)
+    extremes = [] if y is None or y.ndim != 1 or y.is_complex() else [int(y.long().argmin()), int(y.long().argmax())]
+    rows = torch.tensor(sorted({*range(min(len(split), EXAMPLES)), *extremes}))
+    try:
+        evaluate(task, task.initial_model(seed), split.take(rows))
+    except Exception as error:
+        theirs = task.load(0).train
+        forms = [f"x is {form_text(some.x)}, y is {form_text(some.y)} an example" for some in (split, theirs)]
+        raise ConfigError(
+            f"evaluate is not allowed: {whose} does not fit: {reason(error)} ({forms[0]}; client 0's {forms[1]})"
+        ) from error
+    scaler, x = getattr(task, "scaler", None), only_tensor(split.x)
+    if scaler is None or x is None:
+        return split
+    return Split(torch.from_numpy(scaler.pooled.scaled(x.double().numpy())).float(), split.y)
+
+
 def central_evaluation(test: Any, task: Task, seed: int, device: torch.device) -> Callable[[int, Arrays], Any]:
-    """Return what evaluates each evaluated model on the server.
+    """Return the function that evaluates models on the server.
 
     Args:
         test: a test set (``(x, y)``, a Dataset or a Split), or a callable ``(round, model) -> dict of numbers``.
@@ -153,14 +216,12 @@ def central_evaluation(test: Any, task: Task, seed: int, device: torch.device) -
     if callable(test):
         measure: Callable[[int], Any] = lambda number: test(number, model)  # noqa: E731
     else:
-        try:
-            split = split_of(test, "the central test set").to(device)
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("data is", "evaluate is", 1)) from None
+        split = _central_split(test, task, seed).to(device)
 
         def measure(number: int) -> Any:
             result = evaluate(task, model, split)
-            return {"loss": result.loss, task.metric.name: result.score, **result.others}
+            score = {task.metric.name: result.score} if math.isfinite(result.score) else {}
+            return {"loss": result.loss, **score, **result.others}
 
     initial = arrays_of(model)  # what stays with the clients has its initial values
 

@@ -1,31 +1,44 @@
 """From what a program gives to a run: its settings, and the objects in place of names."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
 from client.state.memory import client_of_partition
 from fedappeal.api.client_data import PAIRS, clients_of
-from fedappeal.api.given import GivenTask, given_task
 from fedappeal.api.measures import TASKS_OWN, Measures
-from fedappeal.api.tables import NO_COLUMNS, Columns, Rows, rows_of_dataset, rows_of_frame
+from fedappeal.api.program_task import GivenTask, given_task
+from fedappeal.api.tables import NO_COLUMNS, RowsByClient, TableColumns, rows_of_dataset, rows_of_frame
+from fedappeal.api.whole_data import OF_PARTITION, WholeData, whole_of_datasets, whole_of_torch
 from fedappeal.core.plugins import Registry, is_ours
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.data.frames import package_of
 from fedappeal.record.folder import CLIENTS
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import TASKS, load_task
 from fedappeal.tasks.task import ClientData, Task
-from server.build import Chosen, Given, chosen
+from server.build import Objects, Plugins, run_plugins
 from strategies.rounds.shared import SharedSettings
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.strategy import Strategy, shared_of
 
+_INSTEAD: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    ((str, bytes, PathLike), ": read the file first (pandas.read_csv, datasets.load_from_disk)"),
+    (DataLoader, ": give its .dataset"),
+    (IterableDataset, ", which has no length: collect its examples first"),
+    (Iterator, ": list() collects it"),
+)
 NAME = "own"
 """What a task of own data is called where it has no name."""
-_OF_SPLIT = frozenset({"train_share", "max_train_examples", "data_seed"})
+_OF_SPLIT = frozenset({"train_share", "max_train_examples", "data_seed", "scale"})
 _OF_DATA = _OF_SPLIT | {"clients", "unseen_clients", "share", "seed"}
 """Settings of a task that go with own data."""
 
@@ -40,38 +53,54 @@ class OwnData:
     """
 
     data: Any
-    columns: Columns = NO_COLUMNS
+    columns: TableColumns = NO_COLUMNS
 
     @cached_property
-    def clients(self) -> "list[ClientData] | Rows":
-        """Each client's data; of a table, its rows before they are split.
+    def clients(self) -> "list[ClientData] | RowsByClient | WholeData":
+        """Each client's data, a table's rows before the split, or a whole data set.
 
         Raises:
             ConfigError: data of another kind, or that cannot be used.
         """
-        kind = type(self.data)
-        packages = {base.__module__.partition(".")[0] for base in kind.__mro__}  # neither is imported for that
-        if "pandas" in packages:
+        kind, package = type(self.data), package_of(self.data)
+        if package == "pandas":
             return rows_of_frame(self.data, self.columns)
-        if "datasets" in packages:
+        names_clients = bool(self.columns.client or self.columns.partitioner)
+        is_split = any(base.__name__ == "DatasetDict" for base in kind.__mro__)
+        if is_split or (package == "datasets" and not names_clients):
+            if names_clients:
+                raise ConfigError(
+                    "client and partitioner are not allowed beside a DatasetDict: give one of its splits"
+                )
+            return whole_of_datasets(self.data, self.columns)
+        if package == "datasets":
             return rows_of_dataset(self.data, self.columns)
         if self.columns != NO_COLUMNS:
             raise ConfigError("client, label, features and partitioner go with a DataFrame or a datasets.Dataset")
-        if not isinstance(self.data, Sequence) or isinstance(self.data, str):
+        pair = isinstance(self.data, tuple) and len(self.data) == 2 and isinstance(self.data[0], Tensor | np.ndarray)
+        if pair or (isinstance(self.data, Dataset) and not isinstance(self.data, IterableDataset)):
+            return whole_of_torch(self.data)
+        if not isinstance(self.data, Sequence | Mapping) or isinstance(self.data, str | bytes):
+            instead = next((text for kinds, text in _INSTEAD if isinstance(self.data, kinds)), "")
             raise ConfigError(
-                f"data is not allowed: a {kind.__name__}; {PAIRS}, a DataFrame or a datasets.Dataset is"
+                f"data is not allowed: a {kind.__name__}{instead}; {PAIRS}, a DataFrame, a datasets.Dataset, or a "
+                "whole torch Dataset with clients= and partition= is"
             )
         return clients_of(self.data)
 
     @property
     def names(self) -> Sequence[str]:
-        """What the data calls its clients; their numbers where they have no names."""
+        """The clients' names in the data, or their numbers."""
         clients = self.clients
+        if isinstance(clients, WholeData):
+            return ()
+        if isinstance(self.data, Mapping):
+            return [str(name) for name in self.data]
         return [str(k) for k in range(len(clients))] if isinstance(clients, list) else clients.names
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a run's folder records of it: its clients' names, where no two are alike."""
+        """The data's entry in the run's folder: the clients' names, if distinct."""
         names = self.names
         by_client = {client_of_partition(k): name for k, name in enumerate(names) if name != str(k)}
         return {CLIENTS: by_client} if by_client and len({*names}) == len(names) else {}
@@ -89,10 +118,12 @@ class OwnData:
         if task is not None and (not isinstance(task, str) or task in TASKS.names() or ":" in task):
             name = task if isinstance(task, str) else getattr(task, "name", type(task).__name__)
             raise ConfigError(f"task = {name!r} is not allowed beside data: there it is what tables call the data")
+        if isinstance(self.clients, WholeData):
+            return {"task": task or NAME, **_of_whole(self.clients, settings)}
         if wrong := sorted((settings.keys() & TaskSettings.model_fields.keys()) - _OF_DATA):
             raise ConfigError(f"{wrong[0]} = {settings[wrong[0]]!r} is not allowed beside data, which is shared out")
         if isinstance(self.clients, list) and (wrong := sorted(settings.keys() & _OF_SPLIT)):
-            raise ConfigError(f"{wrong[0]} is not allowed beside (train, test) pairs, which are split already")
+            raise ConfigError(f"{wrong[0]} is not allowed beside (train, test) pairs, which are taken as they are")
         total, unseen = len(self.names), settings.get("unseen_clients", 0)
         if not isinstance(unseen, int) or not 0 <= unseen < total:
             raise ConfigError(f"unseen_clients = {unseen} is not allowed: 0 to {total - 1} of the data's {total}")
@@ -102,13 +133,32 @@ class OwnData:
         return {"task": task or NAME, "clients": total - unseen}
 
 
+def _of_whole(whole: WholeData, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with which a whole data set is dealt out.
+
+    Raises:
+        ConfigError: one is missing, or means nothing for such data.
+    """
+    if missing := [name for name in ("clients", "partition") if name not in settings]:
+        raise ConfigError(
+            f"{missing[0]} is missing: the data names no clients; clients=10, partition='dirichlet' deals it out "
+            "(of a table client= or partitioner= says whose a row is)"
+        )
+    allowed = _OF_DATA | OF_PARTITION | {"min_examples"}
+    if wrong := sorted((settings.keys() & TaskSettings.model_fields.keys()) - allowed):
+        raise ConfigError(f"{wrong[0]} = {settings[wrong[0]]!r} is not allowed beside data of your own")
+    if whole.tests and "train_share" in settings:
+        raise ConfigError("train_share is not allowed beside a DatasetDict with a split test")
+    return {}
+
+
 @dataclass(frozen=True)
 class TaskParts:
     """A program's own parts of a task.
 
     Attributes:
         data: None: the task's.
-        model: see `fedappeal.api.given.GivenModel`; None: the task's.
+        model: see `fedappeal.api.program_task.GivenModel`; None: the task's.
         measures: loss and metrics.
     """
 
@@ -123,7 +173,7 @@ class TaskParts:
         Raises:
             ConfigError: columns without data, or a loss or metrics that are not allowed.
         """
-        columns = Columns(call["client"], call["label"], tuple(call["features"]), call["partitioner"])
+        columns = TableColumns(call["client"], call["label"], tuple(call["features"]), call["partitioner"])
         if call["data"] is None and columns != NO_COLUMNS:
             raise ConfigError("data is missing: client, label, features and partitioner go with it")
         data = None if call["data"] is None else OwnData(call["data"], columns)
@@ -131,7 +181,7 @@ class TaskParts:
 
     @property
     def given(self) -> bool:
-        """Whether there is any."""
+        """Whether the program gives any part."""
         return self.data is not None or self.model is not None or self.measures != TASKS_OWN
 
     def task(self, config: RunConfig, base: Task | None, data_dir: str) -> GivenTask:
@@ -152,8 +202,11 @@ class TaskParts:
         clients = self.data.clients
         if isinstance(clients, list):
             return given_task(settings, clients, self.model, self.measures)
-        task = given_task(settings, clients.shared_out(settings), self.model, self.measures, clients.class_names)
-        task.feature_names = clients.feature_names
+        shared, scaler = clients.shared_out(settings)
+        form = clients.form
+        task = given_task(settings, shared, self.model, self.measures, form.class_names)
+        task.feature_names, task.categories, task.scaler = form.feature_names, form.categories, scaler
+        task.standardises_tables = scaler is not None
         return task
 
 
@@ -165,8 +218,8 @@ _HIDDEN = frozenset({"out", "resume", "schedule_rounds", "plugins"})
 """Settings of a run that are no arguments of the same meaning."""
 
 
-def facts_of(given: Given) -> dict[str, Any]:
-    """Return what a run's folder records of a program's objects."""
+def facts_of(given: Objects) -> dict[str, Any]:
+    """Return the entry of a program's objects in the run's folder."""
     facts: dict[str, Any] = {}
     task, strategy = given.task, given.strategy
     if task is not None:
@@ -177,10 +230,10 @@ def facts_of(given: Given) -> dict[str, Any]:
     return facts
 
 
-def planned(
+def plan_of(
     strategy: Any, task: Any, parts: TaskParts, settings: Mapping[str, Any], plugins: Mapping[str, Any], data_dir: str
 ) -> RunPlan:
-    """Return the plan of a run by what a program gives, checked; it has no folder yet.
+    """Return the checked plan of a run from a program's arguments; without a folder.
 
     Args:
         strategy: a name, a class, or an object that is a template.
@@ -214,7 +267,7 @@ def planned(
     config = RunConfig.parse({**general, **({"strategy": name} if name else {}), **sections})
     if isinstance(task, type) and not task_name:
         built = task(config.task_settings(), None)
-    given = Given(parts.task(config, built, data_dir) if parts.given else built, template)
+    given = Objects(parts.task(config, built, data_dir) if parts.given else built, template)
     config = given.named(config)
     plan = RunPlan.of(config, NO_FOLDER, given=given, data_dir=data_dir)
     unused = plan.unused
@@ -223,11 +276,11 @@ def planned(
     return replace(plan, unused=unused, facts=facts_of(given) | (parts.data.facts if parts.data else {}))
 
 
-def chosen_of(strategy: Any, settings: Mapping[str, Any]) -> Chosen:
-    """Return a run's plug-ins, before the settings of plug-ins are known.
+def chosen_of(strategy: Any, settings: Mapping[str, Any]) -> Plugins:
+    """Return a run's plug-ins, before their own settings are known.
 
     Args:
-        strategy: as `planned` takes it.
+        strategy: as `plan_of` takes it.
         settings: general settings in snake case.
 
     Raises:
@@ -236,11 +289,11 @@ def chosen_of(strategy: Any, settings: Mapping[str, Any]) -> Chosen:
     template, name = _strategy(strategy, {})
     names = {key: value for key, value in with_names(settings).items() if key in CLASSES}
     config = RunConfig.parse({**names, **({"strategy": name} if name else {})})
-    return chosen(config, Given(None, template))
+    return run_plugins(config, Objects(None, template))
 
 
-def given_again(config: RunConfig, strategy: Any, task: Any, parts: TaskParts, data_dir: str) -> Given:
-    """Return the objects that a program gives again, as to `planned`, for a run with recorded settings.
+def given_again(config: RunConfig, strategy: Any, task: Any, parts: TaskParts, data_dir: str) -> Objects:
+    """Return a program's objects for a run with recorded settings; arguments as `plan_of`.
 
     Raises:
         ConfigError: for what is not allowed.
@@ -250,11 +303,14 @@ def given_again(config: RunConfig, strategy: Any, task: Any, parts: TaskParts, d
     settings = config.task_settings()
     if isinstance(task, type) and built is None:
         built = task(settings, Path(data_dir) if data_dir else None)
-    return Given(parts.task(config, built, data_dir) if parts.given else built, template)
+    return Objects(parts.task(config, built, data_dir) if parts.given else built, template)
 
 
 def _strategy(strategy: Any, sections: dict[str, Any]) -> tuple[Strategy | None, str]:
-    """Return a template, or the name of a strategy; takes settings of a class without a name out of ``sections``."""
+    """Return a strategy's template or name.
+
+    Settings of a class without a name are taken out of ``sections``.
+    """
     if strategy is None or isinstance(strategy, str):
         return None, strategy or ""
     if isinstance(strategy, Strategy):
@@ -273,11 +329,11 @@ def _of_template(template: Strategy, settings: Mapping[str, Any], sections: Mapp
     Raises:
         ConfigError: one that is given twice.
     """
-    kind = type(template).__name__
+    kind, shared = type(template).__name__, shared_of(template)
     values = {}
     for field in SharedSettings.model_fields:
-        if field in template.shared.model_fields_set:
-            value = getattr(template.shared, field)
+        if field in shared.model_fields_set:
+            value = getattr(shared, field)
             if field in settings:
                 raise ConfigError(f"{field} is given twice: {settings[field]!r} beside {kind}({field}={value!r})")
             values[field] = _UNSET[field] if value is None else value
@@ -290,7 +346,7 @@ def _of_template(template: Strategy, settings: Mapping[str, Any], sections: Mapp
 
 
 def _task(task: Any) -> tuple[Task | None, str | None]:
-    """Return a task object, or a task's name; neither for a class that has no name."""
+    """Return a task object or a task's name; neither for a nameless class."""
     if task is None or isinstance(task, str):
         return None, task
     if isinstance(task, Task):
@@ -332,7 +388,7 @@ CLASSES: Mapping[str, Registry[Any]] = {
 
 
 def name_of(registry: Registry[Any], kind: type) -> str:
-    """Return the name by which a run finds a class; empty where it cannot be found by one."""
+    """Return the name under which a class is found; empty if no name finds it."""
     for name in registry.built_in:
         if registry.load(name) is kind:
             return name
@@ -344,7 +400,9 @@ def name_of(registry: Registry[Any], kind: type) -> str:
 
 
 def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with names in place of plug-in classes; ``participation`` may be a dict of shares.
+    """Return settings with plug-in classes replaced by names.
+
+    ``participation`` may be a dict of shares.
 
     Raises:
         ConfigError: a class of another kind, or one that cannot be found by a name.

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedappeal.system.encodable import write_encodable
 from fedappeal.views.terminal.progress import bars
 
 Shown = Callable[[str, int, int], None]
@@ -17,12 +18,16 @@ Shown = Callable[[str, int, int], None]
 
 
 @contextmanager
-def shown(quiet: bool) -> Iterator[Shown]:
-    """Show progress while a run lasts; in the main thread alone, because a screen has one line that changes."""
+def show_progress(quiet: bool) -> Iterator[Shown]:
+    """Show progress inside the block, in the main thread alone.
+
+    A screen has one line that changes.
+    """
     seen = not quiet and threading.current_thread() is threading.main_thread()
     if seen and in_notebook():
         yield _notebook_line()
     elif seen and sys.stdout.isatty():
+        write_encodable(sys.stdout)
         with bars(Console(highlight=False)) as progress:
             bar = progress.add_task("", total=None)
             yield lambda what, done, total: progress.update(bar, description=what, completed=done, total=total)

@@ -8,11 +8,14 @@ from fedappeal.views.report.report import ReportOptions, report_text, write_repo
 
 
 class Report:
-    """The report of a run; in a notebook a frame of its own, so that neither's styles and scripts reach the other."""
+    """The report of a run; a notebook shows it in a frame of its own.
 
-    def __init__(self, path: Path) -> None:
-        """Take a run's folder."""
-        self._path = path
+    Neither's styles and scripts reach the other.
+    """
+
+    def __init__(self, path: Path, holder: object = None) -> None:
+        """Take a run's folder, and what a temporary one goes with."""
+        self._path, self._holder = path, holder
 
     def save(self, output: str | PathLike[str]) -> Path:
         """Write the page into one file that works offline, about 5 MB; return the file.

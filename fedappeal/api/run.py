@@ -1,21 +1,30 @@
 """A simulated run as an object: its settings, its history, its model; it can continue."""
 
 import html
+import shutil
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flwr.app import ArrayRecord
+
 from client.data.cache import pick_device
-from client.data.columns import Columns as Choice
 from client.training.models import arrays_of, load_arrays
-from fedappeal.api.execution import Watching, carried_out
-from fedappeal.api.progress import Shown, shown
+from fedappeal.api.execution import Watching, new_folder, run_or_resume
+from fedappeal.api.kept_models import keep_model, kept_model
+from fedappeal.api.progress import Shown, show_progress
 from fedappeal.api.report import Report
-from fedappeal.api.trained import check_export, export, predicted
+from fedappeal.api.silence import Notice, silence
+from fedappeal.api.temporary import TemporaryFolder
+from fedappeal.api.trained import check_export, export, predict_table
 from fedappeal.core.plugins import ALL, Allowed
+from fedappeal.data.columns import Columns
+from fedappeal.data.scaling import POOLED
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
@@ -28,14 +37,14 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
-from fedappeal.system.wording import natural_order, near
+from fedappeal.system.wording import natural_order, short_path
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import read_card
 from fedappeal.trained.model import Prediction, TrainedModel, model_file
 from fedappeal.views.comparison.export import pandas
-from server.build import Given, chosen
+from server.build import Objects, run_plugins
 from server.checkpoints import Checkpoint, settings_to_resume
 from strategies.rounds.round import RoundRecord
 
@@ -46,25 +55,32 @@ if TYPE_CHECKING:
 
 FIGURES = {column.key for column in templates(CARD)}
 """Columns that a line about a run holds, besides the primary metric."""
+SCALED_OUTSIDE = "the model takes columns as (column - mean) / standard deviation, of each client's own training data"
 _NOT_NUMBERS = ("failures", "decisions")
 """Columns of a history that a data frame leaves out."""
 
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """One finished round: what `on_round` is called with.
+    """One finished round, the argument of `on_round`.
 
     Attributes:
         number: counted from 1.
         row: its row of the history, by column.
         decisions: what became of each client that was asked.
-        run: the run so far.
+        run: the run so far; its `Run.model` may be that of an earlier round.
     """
 
     number: int
     row: Mapping[str, Any]
     decisions: Mapping[str, str]
     run: "Run"
+    _arrays: ArrayRecord = field(repr=False)
+
+    @cached_property
+    def model(self) -> "nn.Module":
+        """The round's model in evaluation mode, on the CPU."""
+        return self.run._filled(self._arrays)
 
 
 class Run:
@@ -73,12 +89,13 @@ class Run:
     Attributes:
         path: its folder.
         interrupted: whether Ctrl-C ended it; `resume` continues it.
+        temporary: deletes the folder with the last object that holds it; None: the folder stays.
     """
 
     def __init__(
         self,
         path: Path,
-        given: Callable[[], Given] = Given,
+        given: Callable[[], Objects] = Objects,
         how: Simulation | None = None,
         watching: Watching | None = None,
         allow: Iterable[str] | None = None,
@@ -94,6 +111,7 @@ class Run:
         """
         self.path = path
         self.interrupted = False
+        self.temporary: TemporaryFolder | None = None
         self._given = given
         self._how = how
         self._watching = watching or Watching()
@@ -147,7 +165,7 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds that are over."""
+        """The number of finished rounds."""
         return Record(self.path).snapshot.last_round
 
     @property
@@ -162,7 +180,7 @@ class Run:
         return Metric.of_record(Record(self.path).config.get("metric"))
 
     def summary(self) -> dict[str, Any]:
-        """Return what the latest evaluated round says, and totals over all rounds."""
+        """Return the latest evaluated round's figures, and totals over all rounds."""
         lines, config = Record(self.path).history, self.config
         summary: dict[str, Any] = {"strategy": config.strategy, "task": config.task, "seed": config.seed}
         summary |= {"rounds": self.rounds, "of": config.rounds, "finished": self.finished}
@@ -172,47 +190,98 @@ class Run:
         totals = Snapshot(rounds=lines).totals
         return summary | {key: totals[key] for key in ("asked", "joined", "bytes_up", "bytes_down", "seconds")}
 
-    def model(self) -> "nn.Module":
-        """Return the trained model in evaluation mode, on the CPU; of an unfinished run, as its checkpoint has it.
+    def model(self, round: int | None = None) -> "nn.Module":
+        """Return the trained model in evaluation mode, on the CPU.
 
-        What stays with the clients (``share``) has its initial values.
+        What stays with the clients (``share``) has its initial values. Checkpoints of a run that is not over may be
+        rounds behind it: a warning says which round's model this is. `FinishedRound.model` is its round's own.
+
+        Args:
+            round: one of those whose models ``keep_models`` has kept; None: the last one.
 
         Raises:
-            ConfigError: no round is over, or the program's own model was not given to `fedappeal.load`.
+            ConfigError: no round is over, this one's model is not kept, or the program's own model was not given to
+                `fedappeal.load`.
         """
-        task = self._task()
-        model = task.initial_model(self.config.seed)
-        load_arrays(model, {**arrays_of(model), **self._arrays(parts_of(model, share_of(task)).shared)})
-        return model.eval()
+        if round is not None:
+            return self._filled(kept_model(self.path, round))
+        arrays, of_round = self._latest()
+        model = self._filled(arrays)
+        if of_round < self.rounds:
+            warnings.warn(
+                f"this is the model of round {of_round}, {self.rounds} are over: in on_round each.model is the "
+                "round's own, and keep_models=N keeps the files of the last N",
+                Notice,
+                stacklevel=2,
+            )
+        return model
+
+    def keep(self, path: str | PathLike[str] = "") -> "Run":
+        """Keep the folder of a run that has a temporary one; return the run.
+
+        Args:
+            path: the new folder; empty: ``runs/DATE-TIME-STRATEGY-TASK``.
+
+        Raises:
+            ConfigError: the folder stays already, or the new one is there or cannot be made.
+        """
+        if self.temporary is None:
+            raise ConfigError(f"keep is not allowed: the run's folder stays already: '{self.path}'")
+        folder = Path(path).absolute() if path else new_folder(self.path.name)
+        try:
+            shutil.copytree(self.path, folder, dirs_exist_ok=not path)
+        except OSError as error:
+            raise ConfigError(f"path = '{folder}' is not allowed: {error.strerror or error}") from None
+        self.path, self.temporary = folder, None
+        return self
 
     def report(self) -> Report:
         """Return the run's report, which a notebook shows."""
-        return Report(self.path)
+        return Report(self.path, self.temporary)
 
     def predict(
-        self, data: str | PathLike[str], *, features: Sequence[str] = (), label: str = "", device: str = "cpu"
+        self,
+        data: Any,
+        *,
+        features: Sequence[str] = (),
+        label: str = "",
+        device: str = "cpu",
+        scale_from: Any = None,
     ) -> "pd.DataFrame":
-        """Return what the finished run's model says of new data, a row an example; needs pandas.
+        """Return the finished model's predictions as a data frame, a row an example.
+
+        Needs pandas.
 
         ``example``, ``label``, its ``probability`` where labels are classes or tokens, and the example's own label as
-        ``given``; ``attrs["metrics"]`` holds the means over examples with labels.
+        ``given``; ``attrs["metrics"]`` holds the metrics of examples with labels; ``attrs["card"]`` the run's, and on
+        which data: among what is predicted may be examples that the model was trained on.
 
         Args:
-            data: a file or folder, as ``fedappeal predict --data`` takes it.
+            data: a file or folder, as ``fedappeal predict --data`` takes it; a DataFrame, a ``datasets.Dataset``, or
+                an array of inputs.
             features: of a table, the columns of the inputs; empty: those of the run's own table or task, else all.
             label: of a table, the column of the labels; empty: none is read.
             device: where it predicts.
+            scale_from: a table of training data (a file, a DataFrame) or a client's own model, by which columns are
+                standardised as the clients' were; ``"pooled"``: all clients' training data; None: each row as its
+                client's, which its table names.
 
         Raises:
             ConfigError: one line: data that do not fit, or as `model`.
         """
-        predictions, _ = predicted(self._trained(), Path(data), Choice(tuple(features), label), pick_device(device))
+        trained = self._trained()
+        if (scaler := getattr(trained.task, "scaler", None)) is not None:
+            pooled = isinstance(scale_from, str) and scale_from == POOLED
+            scale_from = scaler.pooled if pooled else scaler if scale_from is None else scale_from
+        chosen = Columns(tuple(features), label)
+        predictions, _ = predict_table(trained, data, chosen, pick_device(device), scale_from)
         frame = pandas().DataFrame(predictions.lines, columns=Prediction._fields)
-        frame.attrs["metrics"] = predictions.metrics
+        frame.attrs |= {"metrics": predictions.metrics, "round": trained.card.round}
+        frame.attrs["card"] = {"figures": trained.card.figures, "measured_on": trained.card.measured_on}
         return frame
 
     def export(self, to: str, output: str | PathLike[str] = "") -> Path:
-        """Write the finished run's model for other programs, as ``fedappeal export``; return the file or folder.
+        """Export the finished model as ``fedappeal export`` does; return the file or folder.
 
         Args:
             to: ``onnx``, ``safetensors``, ``huggingface`` or ``adapter``.
@@ -222,11 +291,15 @@ class Run:
             ConfigError: one line: a form or output that is not allowed, or as `model`.
         """
         made = check_export(to, Path(output) if output else None, self.path.name, model_file(self.path))
-        export(self._trained(), to, made)
+        export(trained := self._trained(), to, made)
+        if trained.card.scale != "none":
+            warnings.warn(SCALED_OUTSIDE, Notice, stacklevel=2)
         return made
 
     def _trained(self) -> TrainedModel:
-        return TrainedModel(read_card(model_file(self.path)), self._task(), self.model())
+        arrays, of_round = self._latest()
+        card = read_card(model_file(self.path)).model_copy(update={"round": of_round})
+        return TrainedModel(card, self._task(), self._filled(arrays))
 
     def resume(self, rounds: int | None = None) -> "Run":
         """Continue the run; return it.
@@ -241,8 +314,8 @@ class Run:
         self._check_given()
         if self._allow is not None:
             check_allowed(config, self.path, self._allow, self._given())
-        plan = RunPlan(chosen(config, self._given()), self.path, config.strategy, self._data_dir, resumes=True)
-        with shown(self._watching.quiet) as show:
+        plan = RunPlan(run_plugins(config, self._given()), self.path, config.strategy, self._data_dir, resumes=True)
+        with silence(self._watching.quiet), show_progress(self._watching.quiet) as show:
             self._go(plan, show)
         return self
 
@@ -252,7 +325,7 @@ class Run:
     def _repr_html_(self) -> str:
         cells = [(key.replace("_", " "), shown_value(value)) for key, value in self.summary().items()]
         rows = "".join(f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in cells)
-        return f"<table>{rows}<tr><th>path</th><td>{html.escape(near(self.path))}</td></tr></table>"
+        return f"<table>{rows}<tr><th>path</th><td>{html.escape(short_path(self.path))}</td></tr></table>"
 
     def _line(self) -> str:
         summary = self.summary()
@@ -260,17 +333,30 @@ class Run:
         parts.append(f"{summary['rounds']} of {summary['of']} rounds")
         columns = [key for key in summary if key in FIGURES or key == self.metric.column]
         parts += [f"{key.replace('_', ' ')} {shown_value(summary[key])}" for key in columns]
-        return printable(", ".join([*parts, near(self.path)]))
+        return printable(", ".join([*parts, short_path(self.path)]))
 
-    def _arrays(self, names: Sequence[str]) -> Arrays:
-        """Return the latest global model, of arrays of these names."""
-        if self.finished and (self.path / MODEL).exists():
-            return read_safetensors(self.path / MODEL)[0]
+    def _latest(self) -> tuple[Arrays | ArrayRecord, int]:
+        """Return the latest global model on the disk, and its round."""
+        if self.finished and (file := self.path / MODEL).exists():
+            return read_safetensors(file)[0], read_card(file).round
         if not (self.path / CHECKPOINT).exists():
             raise ConfigError(f"'{self.path}' holds no model: no round is over")
-        packed = Checkpoint.read(self.path / CHECKPOINT).arrays
-        whole = arrays_of(self._task().initial_model(self.config.seed), names)
-        return Layout.of(whole).unpack(packed)
+        checkpoint = Checkpoint.read(self.path / CHECKPOINT)
+        return checkpoint.arrays, checkpoint.server_round
+
+    def _filled(self, arrays: Arrays | ArrayRecord) -> "nn.Module":
+        """Return the run's model with these values, in evaluation mode, on the CPU."""
+        model = self._task().initial_model(self.config.seed)
+        named = self._layout.unpack(arrays) if isinstance(arrays, ArrayRecord) else arrays
+        load_arrays(model, {**arrays_of(model), **named})
+        return model.eval()
+
+    @cached_property
+    def _layout(self) -> Layout:
+        """The layout of the model's shared arrays."""
+        task = self._task()
+        model = task.initial_model(self.config.seed)
+        return Layout.of(arrays_of(model, parts_of(model, share_of(task)).shared))
 
     def _task(self) -> Task:
         """Return the run's task.
@@ -306,30 +392,40 @@ class Run:
             )
 
     def _go(self, plan: RunPlan, show: Shown) -> None:
-        """Run, or continue, the run; Ctrl-C leaves it to be continued."""
+        """Run, or continue, the run; after Ctrl-C it can be continued."""
 
-        def finished(record: RoundRecord) -> FinishedRound:
-            return FinishedRound(record.server_round, dict(record.as_line()), dict(record.decisions), self)
+        def finished(record: RoundRecord, arrays: ArrayRecord) -> FinishedRound:
+            number = record.server_round
+            over = FinishedRound(number, dict(record.as_line()), dict(record.decisions), self, arrays)
+            if self._watching.keep_models:
+                keep_model(plan, number, self._layout.unpack(arrays), self._watching.keep_models)
+            return over
 
         how = self._how or Simulation.of_runtime(Record(self.path).config["runtime"])
-        self.interrupted = carried_out(plan, how, self._watching, show, finished)
+        self.interrupted = run_or_resume(plan, how, self._watching, show, finished)
         if self.interrupted:
-            print(f"interrupted after round {self.rounds}; run.resume() continues it ({near(self.path)})")
+            print(f"interrupted after round {self.rounds}; run.resume() continues it ({short_path(self.path)})")
 
 
-def started(plan: RunPlan, how: Simulation, watching: Watching, show: Shown) -> Run:
-    """Start a checked run in a new folder; return it when it is over, or Ctrl-C has ended it.
+def run_in_new_folder(
+    plan: RunPlan, how: Simulation, watching: Watching, show: Shown, temporary: TemporaryFolder | None = None
+) -> Run:
+    """Start a checked run in a new folder; return it once it has ended.
+
+    It ends with its last round, or with Ctrl-C.
 
     Args:
         plan: the run.
         how: how it is simulated.
         watching: what the program wants to see of it.
         show: shows how far it is.
+        temporary: holds the run's folder; None: that stays.
 
     Raises:
         ConfigError: a folder that holds a run, or cannot be made.
     """
     run = Run(plan.path, lambda: plan.plugins.given, how, watching)
+    run.temporary = temporary
     run._go(plan, show)
     return run
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Picture:
-    """GM-Appeal, metric, participation and loss over the rounds: a colour and a band for each group of runs."""
+    """A figure of GM-Appeal, metric, participation and loss over the rounds.
+
+    A colour and a band for each group of runs.
+    """
 
     def __init__(self, runs: Iterable[Run], baseline: str = "") -> None:
         """Draw it; needs matplotlib.
@@ -36,7 +39,7 @@ class Picture:
         self.figure = draw_comparison(compare_runs(read_runs(runs)[0], baseline))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it into a file that ends in ``.png`` or ``.svg``.
+        """Write the picture into a ``.png`` or ``.svg`` file.
 
         Raises:
             ConfigError: another ending.
@@ -80,12 +83,15 @@ class Runs(Sequence[Run]):
 
     @property
     def history(self) -> "pd.DataFrame":
-        """All runs' rounds, a row each, after columns of what varies; needs pandas."""
+        """All runs' rounds, a row each, after columns of varied settings; needs pandas."""
         return self._joined([run.history for run in self])
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """All runs' clients, a row a round and client, after columns of what varies; needs pandas."""
+        """All runs' clients as a data frame, a row a round and client.
+
+        After columns of what varies between the runs; needs pandas.
+        """
         return self._joined([run.clients for run in self])
 
     def picture(self, baseline: str = "") -> Picture:
@@ -97,7 +103,7 @@ class Runs(Sequence[Run]):
         return Picture(self, baseline)
 
     def summary(self) -> "pd.DataFrame":
-        """Return a row a run: what varies, and the run's summary; needs pandas."""
+        """Return a row a run: varied settings and the run's summary; needs pandas."""
         rows = [{**varied, **run.summary()} for run, varied in zip(self, self.varied, strict=True)]
         return pandas().DataFrame(rows)
 

@@ -7,18 +7,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedappeal.api.execution import Watching, check_run, new_folder
-from fedappeal.api.given import MEASURES
+from fedappeal.api.execution import Watching, check_run
 from fedappeal.api.measures import TASKS_OWN
-from fedappeal.api.plan import TaskParts, facts_of, given_again, planned
-from fedappeal.api.progress import shown
-from fedappeal.api.run import Run, started
+from fedappeal.api.plan import TaskParts, facts_of, given_again, plan_of
+from fedappeal.api.program_task import MEASURES
+from fedappeal.api.progress import show_progress
+from fedappeal.api.run import Run, run_in_new_folder
+from fedappeal.api.silence import Notice, silence
+from fedappeal.api.temporary import TemporaryFolder
 from fedappeal.record.folder import GIVEN, KIND, SIMULATION, check_new
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.options import Simulation
 from fedappeal.views.tracking.tracker import chosen_trackers
-from server.build import Given
+from server.build import Objects
 
 
 def simulate(
@@ -35,6 +37,7 @@ def simulate(
     metrics: Any = None,
     evaluate: Any = None,
     on_round: Callable[..., Any] | None = None,
+    keep_models: int = 0,
     track: Any = (),
     out: str | PathLike[str] = "",
     set: Mapping[str, Scalar] | None = None,
@@ -63,33 +66,38 @@ def simulate(
         metrics: ``(outputs, y) -> number``, or a dict of such by a name or a `Metric`; the first is primary.
         evaluate: a central test set ``(x, y)``, Dataset or Split, or ``(round, model) -> dict of numbers``.
         on_round: called after each round with a `FinishedRound`; an exception ends the run.
+        keep_models: number of the last rounds whose models stay, as ``model-ROUND.safetensors`` in the folder and by
+            `Run.model`.
         track: what records the run: ``tensorboard``, ``mlflow``, ``wandb``, ``package.module:Name``, a class or an
             object of `fedappeal.views.tracking.tracker.Tracker`, or several.
-        out: the run's folder; empty: ``runs/DATE-TIME-STRATEGY-TASK``.
+        out: the run's folder; empty: a temporary one, which goes with the returned object unless `Run.keep` keeps it.
         set: settings of plug-ins: ``{"maxfl.server_lr": 0.5}``.
         mode: ``batched``, ``sequential`` or ``auto``.
         device: ``cpu``, ``cuda`` or ``auto``.
         threads: PyTorch threads; 0: as PyTorch has it.
         evaluation_precision: of the evaluation of models that clients are sent: ``float32`` or ``bfloat16``.
         data_dir: folder of the task's data set.
-        quiet: show no progress.
+        quiet: show no progress, and neither warnings nor progress bars of libraries.
         settings: all other settings of a run, in snake case (``clients=100``, ``rounds=200``).
 
     Raises:
         ConfigError: one line for what is not allowed, before anything is written.
     """
-    trackers, plugin_settings = chosen_trackers(track, set or {})
-    plan = planned(strategy, task, TaskParts.of(locals()), settings, plugin_settings, data_dir)
-    how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
-    watching = Watching(evaluate, on_round, quiet, trackers)
-    if out:
-        check_new(Path(out))
-    check_run(plan, how, watching)
-    warn_of([*plan.unused, *how.notes()])
-    config = plan.config
-    path = Path(out).absolute() if out else new_folder(f"{config.strategy}-{config.task}")
-    with shown(quiet) as show:
-        return started(replace(plan, path=path, name=config.strategy), how, watching, show)
+    call = locals()
+    with silence(quiet):
+        trackers, plugin_settings = chosen_trackers(track, set or {})
+        plan = plan_of(strategy, task, TaskParts.of(call), settings, plugin_settings, data_dir)
+        how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
+        watching = Watching(evaluate, on_round, quiet, trackers, keep_models)
+        if out:
+            check_new(Path(out))
+        check_run(plan, how, watching)
+        warn_of([*plan.unused, *how.notes()])
+        config = plan.config
+        temporary = None if out else TemporaryFolder(f"{config.strategy}-{config.task}")
+        path = temporary.path if temporary else Path(out).absolute()
+        with show_progress(quiet) as show:
+            return run_in_new_folder(replace(plan, path=path, name=config.strategy), how, watching, show, temporary)
 
 
 def load(
@@ -107,6 +115,7 @@ def load(
     metrics: Any = None,
     evaluate: Any = None,
     on_round: Callable[..., Any] | None = None,
+    keep_models: int = 0,
     track: Any = (),
     set: Mapping[str, Scalar] | None = None,
     quiet: bool = False,
@@ -130,18 +139,21 @@ def load(
         return Run(folder, allow=allow)
     how = Simulation.of_runtime(recorded["runtime"])
     parts, began = TaskParts.of(locals()), recorded.get(GIVEN, {})
-    given = Given()
+    given = Objects()
     if parts.given or task is not None or strategy is not None:
         _check_given(folder, began.get("task", {}), parts)
         given = given_again(Run(folder).config, strategy, task, parts, how.data_dir)
         _check_same(folder, began, facts_of(given))
-    return Run(folder, lambda: given, how, Watching(evaluate, on_round, quiet, trackers), allow)
+    return Run(folder, lambda: given, how, Watching(evaluate, on_round, quiet, trackers, keep_models), allow)
 
 
 def warn_of(lines: Iterable[str]) -> None:
-    """Warn in a line each: of plug-in settings that no run uses, and of how runs are simulated."""
+    """Issue a warning for each line.
+
+    Lines name plug-in settings that no run uses, and how runs are simulated.
+    """
     for line in lines:
-        warnings.warn(line, stacklevel=3)
+        warnings.warn(line, Notice, stacklevel=3)
 
 
 def _check_given(folder: Path, began: Mapping[str, Any], parts: TaskParts) -> None:
@@ -157,7 +169,7 @@ def _check_given(folder: Path, began: Mapping[str, Any], parts: TaskParts) -> No
 
 
 def _check_same(folder: Path, began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Check that what is given is what the run began with.
+    """Check that a program's objects are those with which the run began.
 
     Raises:
         ConfigError: names the part, and both fingerprints.

@@ -13,12 +13,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedappeal.api.execution import Watching, check_run, new_folder
-from fedappeal.api.plan import TaskParts, chosen_of, planned
-from fedappeal.api.progress import shown
-from fedappeal.api.run import Run, started
+from fedappeal.api.execution import Watching, check_run
+from fedappeal.api.plan import TaskParts, chosen_of, plan_of
+from fedappeal.api.progress import show_progress
+from fedappeal.api.run import Run, run_in_new_folder
 from fedappeal.api.runs import Runs
+from fedappeal.api.silence import silence
 from fedappeal.api.simulate import warn_of
+from fedappeal.api.temporary import TemporaryFolder
 from fedappeal.record.folder import check_new
 from fedappeal.record.lines import CONFIG
 from fedappeal.runs.launch.in_process import Machine
@@ -26,7 +28,7 @@ from fedappeal.runs.plan import RunPlan, check_distinct, combinations, foreign_s
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.engine import quiet
 from fedappeal.simulation.options import Simulation
-from server.build import Given
+from server.build import Objects
 from strategies.rounds.strategy import Strategy
 
 _SET = "set."
@@ -60,49 +62,57 @@ def sweep(
     quiet: bool = False,
     **settings: Any,
 ) -> Runs:
-    """Simulate a run for each combination of what is given as a list, a tuple or a range.
+    """Simulate a run for each combination of listed arguments (list, tuple or range).
 
     ``strategy``, ``task``, ``model``, a value of ``set`` and any other setting may be swept (``seed=range(5)``); the
     last one changes fastest. Ctrl-C ends the sweep, which returns the runs so far.
 
     ``jobs`` runs are simulated at once, each in a process of its own; 1: one after another, in this one. ``out`` is
-    the folder of all runs; empty: a new one under ``runs``. The other arguments are those of `fedappeal.simulate`.
+    the folder of all runs; empty: a temporary one, unless its runs are kept. The other arguments are those of
+    `fedappeal.simulate`.
 
     Raises:
         ConfigError: one line for what is not allowed, before any run is started.
         RuntimeError: with several jobs, runs that failed; the others are in their folders.
     """
-    machine = Machine(jobs, threads)
-    parts, watching = TaskParts.of(locals()), Watching(evaluate, on_round, quiet)
-    of_plugins = {f"{_SET}{key}": value for key, value in (set or {}).items()}
-    call = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
-    varied = {name: _values(name, value) for name, value in call.items() if isinstance(value, list | tuple | range)}
-    swept = combinations(varied)
-    labels = _labels(swept)
-    names = [re.sub(r"[^\w.,=-]+", "-", name_of_run(label)).strip("-") or "run" for label in labels]
-    check_distinct(zip(names, names, strict=True), "sweep")
-    makers = _makers([call | values for values in swept], parts, data_dir)
-    if jobs > 1:
-        machine = machine.for_jobs(len(makers))
-    how = Simulation(mode, device, data_dir, machine.threads, evaluation_precision=evaluation_precision)
-    for name in names if out else ():
-        check_new(Path(out, name))
-    unused: Counter[str] = Counter()
-    for make in makers:  # made again when its turn comes: the runs' data are not all in memory at once
-        plan = make()
-        check_run(plan, how, watching)
+    arguments = locals()
+    with silence(quiet):
+        machine = Machine(jobs, threads)
+        parts, watching = TaskParts.of(arguments), Watching(evaluate, on_round, quiet)
+        of_plugins = {f"{_SET}{key}": value for key, value in (set or {}).items()}
+        call = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
+        varied = {
+            name: _values(name, value) for name, value in call.items() if isinstance(value, list | tuple | range)
+        }
+        swept = combinations(varied)
+        labels = _labels(swept)
+        names = [re.sub(r"[^\w.,=-]+", "-", name_of_run(label)).strip("-") or "run" for label in labels]
+        check_distinct(zip(names, names, strict=True), "sweep")
+        makers = _makers([call | values for values in swept], parts, data_dir)
         if jobs > 1:
-            check_sendable(plan, watching)
-        unused.update(plan.unused)
-    warn_of([*(line for line, count in unused.items() if count == len(makers)), *how.notes()])
-    root = Path(out).absolute() if out else new_folder("sweep")
-    paths = [root / name for name in names]
-    placed = [partial(_placed, *run) for run in zip(makers, paths, _titles(labels), strict=True)]
-    if jobs > 1:
-        runs = in_processes(placed, paths, how, watching, machine)
-    else:
-        runs = list(_one_by_one(placed, how, watching))
-    return Runs(runs, labels[: len(runs)])
+            machine = machine.for_jobs(len(makers))
+        how = Simulation(mode, device, data_dir, machine.threads, evaluation_precision=evaluation_precision)
+        for name in names if out else ():
+            check_new(Path(out, name))
+        unused: Counter[str] = Counter()
+        for make in makers:  # made again when its turn comes: the runs' data are not all in memory at once
+            plan = make()
+            check_run(plan, how, watching)
+            if jobs > 1:
+                check_sendable(plan, watching)
+            unused.update(plan.unused)
+        warn_of([*(line for line, count in unused.items() if count == len(makers)), *how.notes()])
+        temporary = None if out else TemporaryFolder("sweep")
+        root = temporary.path if temporary else Path(out).absolute()
+        paths = [root / name for name in names]
+        placed = [partial(_placed, *run) for run in zip(makers, paths, _titles(labels), strict=True)]
+        if jobs > 1:
+            runs = in_processes(placed, paths, how, watching, machine)
+        else:
+            runs = list(_one_by_one(placed, how, watching))
+        for run in runs:
+            run.temporary = temporary
+        return Runs(runs, labels[: len(runs)])
 
 
 def _placed(make: Callable[[], RunPlan], path: Path, name: str) -> RunPlan:
@@ -110,7 +120,7 @@ def _placed(make: Callable[[], RunPlan], path: Path, name: str) -> RunPlan:
 
 
 def _makers(each_run: Sequence[Mapping[str, Any]], parts: TaskParts, data_dir: str) -> list[Callable[[], RunPlan]]:
-    """Return for each combination what plans its run.
+    """Return the function that plans the run of each combination.
 
     A run has no settings of own plug-ins that only others use; fedappeal's own are known to all.
     """
@@ -125,21 +135,21 @@ def _makers(each_run: Sequence[Mapping[str, Any]], parts: TaskParts, data_dir: s
     def plan(run: Mapping[str, Any], settings: Mapping[str, Any], others: frozenset[str]) -> RunPlan:
         plugins = {key.removeprefix(_SET): value for key, value in run.items() if key.startswith(_SET)}
         used = {key: value for key, value in plugins.items() if key.partition(".")[0].replace("_", "-") not in others}
-        return planned(run["strategy"], run["task"], replace(parts, model=run["model"]), settings, used, data_dir)
+        return plan_of(run["strategy"], run["task"], replace(parts, model=run["model"]), settings, used, data_dir)
 
     return [partial(plan, *run) for run in zip(each_run, general, foreign, strict=True)]
 
 
 def _titles(labels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what the progress calls each run."""
+    """Return each run's title in the progress."""
     of_each = (" ".join(f"{key} {value}" for key, value in label.items()) for label in labels)
     return [f"run {number} of {len(labels)}: {title}".rstrip() for number, title in enumerate(of_each, start=1)]
 
 
 def _one_by_one(makers: Sequence[Callable[[], RunPlan]], how: Simulation, watching: Watching) -> Iterator[Run]:
-    with shown(watching.quiet) as show:
+    with show_progress(watching.quiet) as show:
         for make in makers:
-            run = started(make(), how, watching, show)
+            run = run_in_new_folder(make(), how, watching, show)
             yield run
             if run.interrupted:
                 return
@@ -152,7 +162,7 @@ def _values(name: str, value: Any) -> list[Any]:
 
 
 def _labels(combinations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what tells each run from the others, by setting: plain values, and names of objects."""
+    """Return each run's distinguishing settings: plain values, and names of objects."""
     called: dict[str, dict[int, Any]] = {}
     for combination in combinations:
         for name, value in combination.items():
@@ -163,7 +173,7 @@ def _labels(combinations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _called(value: Any) -> Any:
-    """Return a plain value itself; of an object, its name and the settings that it was given."""
+    """Return a plain value, or an object's name with its settings."""
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Strategy):
@@ -183,7 +193,10 @@ _MAIN = "__main__"
 
 
 class _Job:
-    """One run for another process; it is planned when it is sent, which packs it."""
+    """A run for another process, planned when it is sent.
+
+    It is then pickled.
+    """
 
     def __init__(self, make: Callable[[], RunPlan], how: Simulation, evaluate: Any) -> None:
         self._make, self._how, self._evaluate = make, how, evaluate
@@ -198,7 +211,7 @@ class _Job:
 def _run(plan: RunPlan, how: Simulation, evaluate: Any) -> None:
     """Simulate a run that was sent to this process."""
     quiet()
-    started(plan, how, Watching(evaluate), lambda what, done, total: None)
+    run_in_new_folder(plan, how, Watching(evaluate), lambda what, done, total: None)
 
 
 def check_sendable(plan: RunPlan, watching: Watching) -> None:
@@ -235,7 +248,7 @@ def in_processes(
     """
     ended: dict[int, str] = {}  # why each run failed that is over; empty: it did not
     interrupted = False
-    with shown(watching.quiet) as show:
+    with show_progress(watching.quiet) as show:
         try:
             jobs = [_Job(make, how, watching.evaluate) for make in makers]
             machine.do(jobs, ended.__setitem__, lambda: show("runs", len(ended), len(paths)))
@@ -255,12 +268,12 @@ def in_processes(
     return runs
 
 
-def _given(make: Callable[[], RunPlan]) -> Given:
+def _given(make: Callable[[], RunPlan]) -> Objects:
     return make().plugins.given
 
 
 def _defined_here(packed: bytes) -> str:
-    """Return the name of something that the packed run takes from the program itself; empty: there is nothing."""
+    """Return a name that the pickle looks up in `__main__`; empty if none."""
     recent: list[str] = []
     for _, argument, _ in pickletools.genops(packed):
         if isinstance(argument, str):

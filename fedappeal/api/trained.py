@@ -1,9 +1,10 @@
 """What is made of a trained model: predictions of new data, and files and folders for other programs."""
 
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import check_file
@@ -12,7 +13,7 @@ from fedappeal.trained.model import Predictions, TrainedModel, check_onnx, predi
 if TYPE_CHECKING:
     import torch
 
-    from client.data.columns import Columns
+    from fedappeal.data.columns import Columns
 
 FILES: dict[str, tuple[str, Callable[[TrainedModel, Path], None]]] = {
     "onnx": (".onnx", write_onnx),
@@ -23,7 +24,7 @@ FOLDERS = ("huggingface", "adapter")
 
 
 def check_export(form: str, output: Path | None, name: str, source: Path) -> Path:
-    """Return where an export goes, after a check that it can be written there.
+    """Return an export's path, checked to be writable.
 
     Args:
         form: of `FILES` or `FOLDERS`.
@@ -48,7 +49,7 @@ def check_export(form: str, output: Path | None, name: str, source: Path) -> Pat
 
 
 def export(trained: TrainedModel, form: str, output: Path) -> None:
-    """Write a model in another form; nothing is there until all is.
+    """Write a model in another form, all or nothing.
 
     Raises:
         ConfigError: one line: a model that has no such form.
@@ -70,21 +71,32 @@ def export(trained: TrainedModel, form: str, output: Path) -> None:
             folder.rename(output)
 
 
-def predicted(
-    trained: TrainedModel, data: Path, columns: "Columns", device: "torch.device | str" = "cpu"
+def predict_table(
+    trained: TrainedModel,
+    data: Any,
+    columns: "Columns",
+    device: "torch.device | str" = "cpu",
+    scale_from: Any = None,
 ) -> tuple[Predictions, str]:
-    """Return what a model says of data, and why nothing is measured; empty: it is.
+    """Return a model's predictions, and why nothing is measured; empty if it is.
 
     Args:
         trained: the model.
-        data: a folder of images, a table, an ``.npz``, or what the model's task reads.
+        data: a path of a folder of images, a table, an ``.npz``, or what the model's task reads; or a DataFrame, a
+            `datasets.Dataset` or an array.
         columns: of a table.
         device: where it predicts.
+        scale_from: whose training data scale a table's columns: a table, a client's model, a DataFrame or a
+            `fedappeal.data.scaling.Scaler`; None: as the card says.
 
     Raises:
         ConfigError: one line: data that cannot be read, or do not fit the model.
     """
-    from client.data.to_predict import examples_in
+    from client.data.to_predict import examples_of, scaler_from
 
-    examples = examples_in(data, trained.card, trained.task, columns)
+    card, task, scaler = trained.card, trained.task, scale_from
+    if scale_from is not None and not hasattr(scale_from, "scaled"):
+        source = str(scale_from) if isinstance(scale_from, PathLike) else scale_from
+        scaler = scaler_from(source, card, task, columns)
+    examples = examples_of(data, card, task, columns, scaler)
     return predict(trained, examples.batches, device), examples.unlabelled

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from client.settings import Connection, NodeSettings, ProcessSettings
+from fedappeal.cli.brief_help import CLIENT, LIMITS, brief_command, brief_group
 from fedappeal.cli.options import part, with_client_options, with_limit_options
 from fedappeal.core.plugins import parse_section
-from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
 from fedappeal.settings.model import did_you_mean
+from fedappeal.views.terminal.printing import print_lines
 
-client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True)
+client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True, cls=brief_group(CLIENT))
 
 DEFAULT_STATE = Path("~/.fedappeal/client")
 
@@ -35,7 +36,7 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
 
     with quick_imports():
         import_without_server()
-        from client.data.columns import is_function
+        from client.data.refused import is_function
         from client.limits.limits import read_limits
         from client.limits.rest import Surroundings, check_surroundings
         from client.process.heartbeat import Heartbeat
@@ -63,12 +64,12 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     metrics = MetricsPort(process.metrics_port, process.metrics_address)
     beats = Heartbeat(Path(process.heartbeat).expanduser().absolute()) if process.heartbeat else None
     with quick_imports():
-        from client.app import app
+        from client.app import clients
 
     def serve(watch: OnEvent, alive: Alive) -> int:
         timeout = process.connect_timeout or None
         return run_client(
-            node, connection, app, connect_timeout=timeout, watch=watch, alive=alive, log_as_json=as_json
+            node, connection, clients, connect_timeout=timeout, watch=watch, alive=alive, log_as_json=as_json
         )
 
     beat = beats.beat if beats else lambda seconds: None
@@ -104,7 +105,7 @@ def _page(folder: Path, port: int, limits: str) -> AbstractContextManager[None]:
 
 
 def _check_packages(allow: str) -> None:
-    """Check what an owner allows, by commas.
+    """Check an owner's allowed packages, separated by commas.
 
     Raises:
         ConfigError: for what is no name of a package or distribution.
@@ -145,8 +146,7 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Show what this client remembers: who it is, what it requires, which runs it left, what it prefers."""
     from client.process.status import describe
 
-    for line in describe(state_dir.expanduser()):
-        typer.echo(printable(line))
+    print_lines(describe(state_dir.expanduser()))
 
 
 @client_app.command("pause")
@@ -154,7 +154,7 @@ def pause(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Rest: stay connected, but answer nothing until `fedappeal client resume`."""
     from client.process.owner import pause as pause_client
 
-    typer.echo(pause_client(state_dir.expanduser()))
+    print_lines([pause_client(state_dir.expanduser())])
 
 
 @client_app.command("resume")
@@ -162,7 +162,7 @@ def resume(state_dir: StateDir = DEFAULT_STATE) -> None:
     """End a pause, and nothing else: runs that were left stay left."""
     from client.process.owner import resume as resume_client
 
-    typer.echo(resume_client(state_dir.expanduser()))
+    print_lines([resume_client(state_dir.expanduser())])
 
 
 @client_app.command("reset")
@@ -173,7 +173,7 @@ def reset(
     """Come back: end a pause and forget having left; the requirement stays, unless --forget."""
     from client.process.owner import reset as reset_client
 
-    typer.echo(reset_client(state_dir.expanduser(), forget))
+    print_lines([reset_client(state_dir.expanduser(), forget)])
 
 
 @client_app.command("leave")
@@ -187,10 +187,10 @@ def leave(
 
     if bool(run) == all_runs:
         raise ConfigError(f"run = '{run}' is not allowed{' with --all' if run else ''}: a run, or --all")
-    typer.echo(leave_run(state_dir.expanduser(), None if all_runs else run))
+    print_lines([leave_run(state_dir.expanduser(), None if all_runs else run)])
 
 
-@client_app.command("limits")
+@client_app.command("limits", cls=brief_command(LIMITS))
 @with_limit_options
 def limits(
     given: dict[str, Scalar],
@@ -207,5 +207,4 @@ def limits(
         write_limits(folder, changed)
     elif reset:
         reset_limits(folder)
-    for line in describe_limits(read_limits(folder)):
-        typer.echo(line)
+    print_lines(describe_limits(read_limits(folder)))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedappeal.cli.brief_help import RUNS, brief_command
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import certs, federation_app, key
 from fedappeal.cli.option_groups import (
@@ -65,7 +66,7 @@ Against = Annotated[
 WantsReport = Annotated[bool, typer.Option(help="write report.html into the run's folder at its end")]
 
 
-@cli.command("local")
+@cli.command("local", cls=brief_command(RUNS["local"]))
 @with_run_options
 @with_groups
 def local(
@@ -85,13 +86,13 @@ def local(
 
     with quick_imports():
         import_without_server()
-        from fedappeal.cli.onlookers import onlookers_of
+        from fedappeal.cli.command_observers import observers_of
         from fedappeal.cli.results import report_run
         from fedappeal.cli.start import start_local
         from fedappeal.runs.launch.superlink import LocalProcesses
 
-    onlookers, settings = onlookers_of(watching, settings)
-    path = start_local(settings, LocalProcesses(port, device, transport), data_dir, onlookers, against)
+    observers, settings = observers_of(watching, settings)
+    path = start_local(settings, LocalProcesses(port, device, transport), data_dir, observers, against)
     report_run(path, report)
 
 
@@ -113,14 +114,14 @@ def superlink(
 
     from rich.console import Console
 
-    from fedappeal.views.terminal.shown import complain, say
+    from fedappeal.views.terminal.printing import complain, say
 
     if {"-h", "--help"}.intersection(context.args):
         typer.echo(f"{context.get_help()}\nOptions of flower-superlink, which are taken too:\n")
     else:
         options = shlex.join(context.args) or "Flower's default options"
         say(Console(highlight=False), f"starting the SuperLink with {options}; its log follows")
-    from fedappeal.cli.page import resident_page
+    from fedappeal.cli.live_page import resident_page
     from fedappeal.federation.own_superlink import NOT_GUARDED, run_own_superlink
     from fedappeal.system.json_log import LOG_FORMAT, TEXT
     from fedappeal.system.socket_owner import NotTold, is_told
@@ -149,14 +150,14 @@ def resume(
 ) -> None:
     """Continue a run from its last finished round, in the runtime that it was started in."""
     from fedappeal.cli.results import report_run
-    from fedappeal.cli.start import onlookers_to_resume, resume_run
+    from fedappeal.cli.start import observers_to_resume, resume_run
     from fedappeal.views.report.report import REPORT
 
-    superlink = resume_run(folder, options, onlookers_to_resume(following, set_ or []))
+    superlink = resume_run(folder, options, observers_to_resume(following, set_ or []))
     report_run(folder, (folder / REPORT).is_file() and not options.detach, superlink)  # it lacks the later rounds
 
 
-@cli.command("submit")
+@cli.command("submit", cls=brief_command(RUNS["submit"]))
 @with_run_options
 @with_groups
 def submit(
@@ -175,7 +176,7 @@ def submit(
 ) -> None:
     """Start a run on a long-running SuperLink and wait for it; --out is a folder as the SuperLink sees it."""
     from client.process.heartbeat import Heartbeat
-    from fedappeal.cli.onlookers import onlookers_of
+    from fedappeal.cli.command_observers import observers_of
     from fedappeal.cli.results import report_run
     from fedappeal.cli.start import submit_run
     from fedappeal.federation.remote import RemoteSuperLink
@@ -185,12 +186,12 @@ def submit(
     certificates = control.root_certificates
     launcher = Submission(RemoteSuperLink.checked(control.superlink, certificates), clientapp or CLIENT_APP, detach)
     beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
-    onlookers, settings = onlookers_of(watching, settings, root_certificates=certificates, heartbeat=beats)
-    path = submit_run(settings, launcher, onlookers)
+    observers, settings = observers_of(watching, settings, root_certificates=certificates, heartbeat=beats)
+    path = submit_run(settings, launcher, observers)
     report_run(path, report and not detach, launcher.superlink)
 
 
-@cli.command("simulate")
+@cli.command("simulate", cls=brief_command(RUNS["simulate"]))
 @with_run_options
 @with_groups
 def simulate(
@@ -213,13 +214,13 @@ def simulate(
     against: Against = "",
 ) -> None:
     """Run a federation inside this process: the same apps, many virtual clients."""
-    from fedappeal.cli.onlookers import onlookers_of
+    from fedappeal.cli.command_observers import observers_of
     from fedappeal.cli.start import plan_against, report_unused, show_against, start_simulations
     from fedappeal.runs.launch.in_process import InProcess
     from fedappeal.runs.plan import swept_plans
     from fedappeal.simulation.options import Simulation
 
-    onlookers, settings = onlookers_of(watching, settings)
+    observers, settings = observers_of(watching, settings)
     machine = options.machine()
     plans = swept_plans(settings, sweep or [], str(settings.get("out", "")), machine.data_dir)
     report_unused(plans)
@@ -227,9 +228,9 @@ def simulate(
     simulation = Simulation(
         mode, machine.device, machine.data_dir, machine.threads, evaluation_precision=evaluation_precision
     )
-    start_simulations(plans, InProcess(simulation, machine, workers), onlookers)
+    start_simulations(plans, InProcess(simulation, machine, workers), observers)
     if other is not None:
-        show_against(plans[0].path, other, machine.device, machine.threads)
+        show_against(plans[0].given_path, other, machine.device, machine.threads)
 
 
 @cli.command("new")
@@ -239,11 +240,12 @@ def new(
 ) -> None:
     """Write a plug-in of your own to start from: a short commented file that runs at once."""
     from fedappeal.cli.new import write_new
+    from fedappeal.views.terminal.printing import print_lines
 
-    typer.echo(write_new(kind, file))
+    print_lines([write_new(kind, file)])
 
 
-@cli.command("check")
+@cli.command("check", cls=brief_command(RUNS["check"]))
 @with_run_options
 def check(
     name: Annotated[str, typer.Argument(help="package.module:Name of any plug-in, or of a model")],
@@ -255,9 +257,10 @@ def check(
     ] = False,
 ) -> None:
     """Check a plug-in of your own in a dry run of three tiny clients; each finding is a line with file and line."""
-    from fedappeal.cli.own import check_own
+    from fedappeal.cli.check_plugin import check_own
+    from fedappeal.views.terminal.printing import print_lines
 
-    typer.echo(check_own(name, settings, data_dir, conformance))
+    print_lines([check_own(name, settings, data_dir, conformance)])
 
 
 @cli.command("reproduce")
@@ -292,17 +295,16 @@ def compare(
 @cli.command("verify")
 def verify(run: Annotated[Path, typer.Argument(help="the run's folder")]) -> None:
     """Check a run's folder: which file is damaged, and in which line; exit code 1 where one is."""
-    from fedappeal.record.reader import damages, unchecked
-    from fedappeal.views.terminal.shown import complain
+    from fedappeal.record.reader import damages, unchecked_files
+    from fedappeal.views.terminal.printing import complain, print_lines
 
     damaged = list(damages(run))
-    for line in unchecked(run):
-        typer.echo(line)
+    print_lines(unchecked_files(run))
     for line in damaged:
         complain(line, prefix="")
     if damaged:
         sys.exit(1)
-    typer.echo(f"'{run}' is as it was written")
+    print_lines([f"'{run}' is as it was written"])
 
 
 @cli.command("report")
@@ -333,7 +335,7 @@ def watch(
     resident: ResidentOptions,
 ) -> None:
     """Serve a page about a run or a SuperLink's runs, with a token, until Ctrl-C: start, stop, resume, extend."""
-    from fedappeal.cli.page import watch as watch_run
+    from fedappeal.cli.live_page import watch as watch_run
 
     watch_run(run, control.superlink, control.root_certificates, page, resident)
 
@@ -370,13 +372,19 @@ def predict(
         typer.Option(help="of a table: the model's columns, by commas; if not given: the task's, else all others"),
     ] = "",
     label: Annotated[str, typer.Option(help="of a table: the column of labels, to measure by")] = "",
+    scale_from: Annotated[
+        str,
+        typer.Option(
+            help="of a table, if clients standardised theirs: a table of training data, or a client's own model"
+        ),
+    ] = "",
     device: Annotated[str, typer.Option(help="where it predicts: auto, cpu, cuda, cuda:N")] = "auto",
     allow: AllowedPackages = None,
 ) -> None:
     """Predict with a trained model: a label and its probability an example; with labels the accuracy too."""
     from fedappeal.cli.models import start_prediction
 
-    start_prediction(model, data, output, (features, label), device, allow or [])
+    start_prediction(model, data, output, (features, label), device, allow or [], scale_from)
 
 
 @cli.command("list")
@@ -385,6 +393,6 @@ def list_names(
 ) -> None:
     """List what a run can name: strategies, policies, local rules, requirements, tasks; and the experiments."""
     from fedappeal.cli.listing import all_names, description
+    from fedappeal.views.terminal.printing import print_lines
 
-    for line in description(name) if name else all_names():
-        typer.echo(line)
+    print_lines(description(name) if name else all_names())

@@ -14,7 +14,7 @@ from fedappeal.cli.option_groups import ControlOptions
 from fedappeal.cli.options import with_groups
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.terminal.shown import Part, complain, line_of
+from fedappeal.views.terminal.printing import Part, complain, print_fitting, print_lines
 
 if TYPE_CHECKING:
     from fedappeal.federation.remote import RemoteSuperLink
@@ -31,6 +31,8 @@ _UNCUT = 10_000
 """Columns of a line where the output is a file or a pipe."""
 _SHOWN = 120
 """Characters of a name that another user of the SuperLink chose."""
+_CUT = ("name", "status", "strategy", "task")
+"""Columns whose texts are cut where a terminal is too narrow; ids and folders are shown whole, to be copied."""
 
 
 @federation_app.command("register")
@@ -43,7 +45,7 @@ def register(
     from fedappeal.federation import nodes
 
     public_keys = [nodes.PublicKey.read(path) for path in keys]
-    with _reached(control) as superlink:
+    with _superlink_of(control) as superlink:
         outcomes = nodes.register(superlink, public_keys)
     for public_key, outcome in zip(public_keys, outcomes, strict=True):
         if outcome == nodes.UNREGISTERED:
@@ -52,7 +54,7 @@ def register(
                 "takes a key back: make a new one (fedappeal key)"
             )
         else:
-            typer.echo(printable(f"{public_key.client_id}  {outcome}  ({public_key.name})"))
+            print_lines([f"{public_key.client_id}  {outcome}  ({public_key.name})"])
     if nodes.UNREGISTERED in outcomes:
         sys.exit(1)
 
@@ -70,11 +72,10 @@ def list_nodes(
     from fedappeal.flower.control import UNREGISTERED
 
     examples_of = _examples(Path(run)) if run else {}
-    with _reached(control) as superlink:
+    with _superlink_of(control) as superlink:
         nodes = superlink.nodes()
-    # Where the line is short, the names and the node ids are: the commands take client-ids.
-    columns = [("name", 4), ("client-id", 20), ("status", 12), ("since (UTC)", 16), ("last seen (UTC)", 16)]
-    columns += [("examples", 8)] if run else []
+    columns = ["name", "client-id", "status", "since (UTC)", "last seen (UTC)", *(["examples"] if run else [])]
+    left_out = ("node id", "since (UTC)", "last seen (UTC)", "examples", "status")  # the commands take client-ids
     colours = {"online": "green", UNREGISTERED: "red"}
     described: list[Mapping[str, object]] = []
     rows: list[list[Part]] = []
@@ -85,27 +86,28 @@ def list_nodes(
         moments = _minute(node.since), _minute(node.last_seen)
         counted = ["-" if examples is None else str(examples)] if run else []
         rows.append([printable(node.name, _SHOWN), node.client_id, status, *moments, *counted, str(node.node_id)])
-    _print(as_json, described, [*columns, ("node id", 4)], rows)
+    _print(as_json, described, [*columns, "node id"], rows, left_out)
 
 
 @federation_app.command("runs")
 @with_groups
 def list_runs(control: ControlOptions, as_json: AsJson = False) -> None:
     """List the runs that the SuperLink knows: `federation stop` takes a run's id."""
-    with _reached(control) as superlink:
+    with _superlink_of(control) as superlink:
         runs = superlink.runs()
-    columns = [("run id", 20), ("status", 9), ("strategy", 8), ("task", 4), ("started (UTC)", 16), ("folder", 4)]
+    columns = ["run id", "status", "strategy", "task", "started (UTC)", "folder"]
     colours = {"running": "green", "failed": "red"}
     rows: list[list[Part]] = []
     for run in runs:
         status = printable(run.status, _SHOWN), colours.get(run.status, "")
         words = [printable(value, _SHOWN) or "-" for value in (run.strategy, run.task)]
         rows.append([str(run.run_id), status, *words, _minute(run.started), run.folder or "-"])
-    _print(as_json, [run.as_dict() for run in runs], columns, rows)
+    left_out = ("started (UTC)", "folder", "task", "strategy", "status")
+    _print(as_json, [run.as_dict() for run in runs], columns, rows, left_out)
 
 
 def _examples(folder: Path) -> dict[str, int]:
-    """Return how many training examples each client of a run held.
+    """Return each client's number of training examples in a run.
 
     Raises:
         ConfigError: if the folder holds no run.
@@ -119,26 +121,29 @@ def _examples(folder: Path) -> dict[str, int]:
 
 
 def _minute(moment: str) -> str:
-    """Return a moment (ISO 8601) to the minute; ``-`` where there is none."""
+    """Return a moment (ISO 8601) to the minute; ``-`` for none."""
     return moment[:16].replace("T", " ") or "-"
 
 
 def _print(
     as_json: bool,
     described: Sequence[Mapping[str, object]],
-    columns: Sequence[tuple[str, int]],
+    columns: Sequence[str],
     rows: Sequence[Sequence[Part]],
+    left_out: Sequence[str],
 ) -> None:
-    """Print a list as JSON, or as a table.
+    """Print a list as JSON or as a table.
+
+    A table is whole in a file or a pipe, else a line a row.
 
     Args:
         as_json: which of the two.
         described: the list for machines.
-        columns: headings, and the fewest characters that the column takes.
+        columns: headings.
         rows: the table's cells.
+        left_out: columns that a narrow terminal lacks, in this order.
     """
     from rich.console import Console
-    from rich.table import Table
 
     if as_json:
         typer.echo(json.dumps(described, indent=2))
@@ -146,12 +151,8 @@ def _print(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _UNCUT
-    table = Table(box=None, pad_edge=False)
-    for column, least in columns:
-        table.add_column(column, min_width=least, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(line_of, row))
-    console.print(table)
+    cells = zip(*rows, strict=True) if rows else [()] * len(columns)
+    print_fitting(console, dict(zip(columns, cells, strict=True)), left_out, cut=_CUT)
 
 
 @federation_app.command("unregister")
@@ -163,10 +164,10 @@ def unregister(
     """Strike clients off: they are not admitted any more, and their keys can never come back."""
     from fedappeal.federation import nodes
 
-    with _reached(control) as superlink:
+    with _superlink_of(control) as superlink:
         for who in clients:
             node = nodes.unregister(superlink, who)
-            typer.echo(printable(f"{node.client_id}  unregistered for good  ({node.name})"))
+            print_lines([f"{node.client_id}  unregistered for good  ({node.name})"])
 
 
 @federation_app.command("stop")
@@ -176,14 +177,14 @@ def stop(
     control: ControlOptions,
 ) -> None:
     """Stop a run; its folder stays, and `fedappeal resume --superlink` continues it."""
-    with _reached(control) as superlink:
+    with _superlink_of(control) as superlink:
         stopped = superlink.stop_run(run_id)
-    typer.echo(f"run {run_id} {'was stopped' if stopped else 'had already ended'}")
+    print_lines([f"run {run_id} {'was stopped' if stopped else 'had already ended'}"])
 
 
 @contextmanager
-def _reached(control: ControlOptions) -> "Iterator[RemoteSuperLink]":
-    """Give the SuperLink that the options name, and end the command with one line where it refuses."""
+def _superlink_of(control: ControlOptions) -> "Iterator[RemoteSuperLink]":
+    """Yield the options' SuperLink; end the command with one line if it refuses."""
     from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.flower.control import ControlError
 
@@ -214,7 +215,7 @@ def ids(
     )
     described = [{"client-id": client, "key": key, "run-key": run} for client, key, run in clients]
     rows = [(client, key or "(the next to use it)", run or "(all runs)") for client, key, run in clients]
-    _print(as_json, described, [("client-id", 9), ("key", 20), ("run-key", 7)], rows)
+    _print(as_json, described, ["client-id", "key", "run-key"], rows, ["run-key"])
 
 
 @federation_app.command("release")
@@ -238,7 +239,7 @@ def release(
             f"to is missing: client-id '{client}' is a key's fingerprint, and passes to a named key alone"
         )
     _file(runs).release(client, to.removeprefix(KEY_ID))
-    typer.echo(f"client-id '{client}' passes to {to or 'the next key with which a client uses it'}")
+    print_lines([f"client-id '{client}' passes to {to or 'the next key with which a client uses it'}"])
 
 
 def _file(runs: Path) -> "IdentityFile":

@@ -15,7 +15,7 @@ from fedappeal.core.plugins import Plugin, Registry
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.core.requirement import RequirementKind
-from fedappeal.record.columns import described
+from fedappeal.record.columns import column_rows
 from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.model import did_you_mean
@@ -50,7 +50,7 @@ def all_names() -> Iterator[str]:
 
 
 def summary(registry: Registry[Any], name: str) -> str:
-    """Return what a plug-in says of itself in a line; of a local rule, how clients train in a simulation, too."""
+    """Return a plug-in's summary line; a local rule's with how simulations train."""
     try:
         plugin = registry.find(name)
     except ConfigError as error:  # an installed package that is broken must not hide the others
@@ -59,7 +59,7 @@ def summary(registry: Registry[Any], name: str) -> str:
 
 
 def _first_line(plugin: Any) -> str:
-    """Return what a plug-in says of itself; a task may be a function."""
+    """Return a plug-in's first docstring line; a task may be a function."""
     line: str = plugin.summary_line() if _is(plugin, Plugin) else (inspect.getdoc(plugin) or "").partition("\n")[0]
     return line
 
@@ -69,7 +69,7 @@ def _training(rule: type[LocalRule]) -> str:
 
 
 def description(name: str) -> Iterator[str]:
-    """Yield the lines of `fedappeal list NAME`: what the plug-in is, its attributes and its settings.
+    """Yield the lines of `fedappeal list NAME`: summary, attributes and settings.
 
     Args:
         name: one of fedappeal's, of an installed package, or ``package.module:Name``.
@@ -78,7 +78,7 @@ def description(name: str) -> Iterator[str]:
         ConfigError: one line: no plug-in is called so.
     """
     if name == "columns":
-        yield from _in_columns([("column", "unit", "better", "averaged", "what it is"), *described()])
+        yield from _in_columns([("column", "unit", "better", "averaged", "what it is"), *column_rows()])
         return
     for number, (kind, plugin) in enumerate(plugins_of(name)):
         if number:
@@ -122,7 +122,7 @@ def _is(plugin: Any, base: type) -> bool:
 
 
 def _attributes(plugin: Any) -> list[tuple[str, str]]:
-    """Return a plug-in's attributes: what each is called, and its value."""
+    """Return a plug-in's attributes by name and value."""
     if _is(plugin, Algorithm):
         return _of_strategy(plugin)
     if _is(plugin, Policy):
@@ -169,7 +169,7 @@ def _of_strategy(plugin: type[Algorithm]) -> list[tuple[str, str]]:
         ("needs the clients' losses", _yes(plugin.needs_losses)),
         ("needs the clients' weights", _yes(plugin.needs_weight)),
         ("needs the appeal bits", _yes(plugin.needs_appeal)),
-        ("surveys training examples", _yes(plugin.surveys)),
+        ("surveys training examples", _yes(plugin.survey is not None)),
         ("needs a loss as rho_k", _yes(plugin.compares_losses)),
         ("loss-mode", " | ".join(plugin.loss_modes)),
         ("asks all clients each round", _yes(plugin.needs_everybody)),
@@ -184,7 +184,7 @@ def _yes(value: bool) -> str:
 
 
 def _settings(plugin: Any) -> Iterator[str]:
-    """Yield a line a setting: its full key, its default and what it is."""
+    """Yield a line a setting: full key, default and description."""
     if not _is(plugin, Plugin) or not plugin.Settings.keys():
         yield "  no settings of its own"
         return
@@ -199,14 +199,14 @@ def _settings(plugin: Any) -> Iterator[str]:
 
 
 def default_of(value: Any) -> str:
-    """Return a setting's default as it is shown."""
+    """Return a setting's default as shown text."""
     if value is None:
         return "not set"
     return "''" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def choices(annotation: Any) -> str:
-    """Return the values that a setting of this type may have; empty: they are not listed."""
+    """Return a setting's allowed values as text; empty if its type does not list them."""
     return " | ".join(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ""
 
 
@@ -218,7 +218,7 @@ _REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, LOCAL_RULES, POLICIES, REQ
 
 
 def config_tables() -> dict[str, Scalar | dict[str, Scalar]]:
-    """Return the defaults of the general settings, and a table for each plug-in of fedappeal's that has settings."""
+    """Return the default settings: general ones, and a table for each own plug-in."""
     defaults = ((name, plugin.Settings.parse({}).as_config()) for name, plugin in plugins_with_settings().items())
     return {**RunConfig.parse({}).as_config(), "set": "", **{name: table for name, table in defaults if table}}
 

@@ -5,6 +5,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from fedappeal.system.encodable import write_encodable
 from fedappeal.system.tuning import sleep_while_waiting
 
 PACKAGES = ("client", "server", "strategies")
@@ -12,7 +13,7 @@ PACKAGES = ("client", "server", "strategies")
 
 
 def check_names() -> None:
-    """Check that the packages beside fedappeal are those that an import finds.
+    """Check that imports find fedappeal's own packages.
 
     Raises:
         ImportError: one line that names the file in the way.
@@ -29,7 +30,7 @@ def check_names() -> None:
 
 
 def _import_path(name: str) -> Path | None:
-    """Return the file or folder that an import of a top-level name finds; None if there is none."""
+    """Return the file or folder that a top-level name imports; None if none."""
     module = sys.modules.get(name)
     try:
         spec = module.__spec__ if module else find_spec(name)
@@ -47,11 +48,12 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPE
 
 
 def main(by_variables: str = "") -> None:
-    """Run the command; what a user got wrong is one line and exit code 2.
+    """Run the command; a user's error is one line and exit code 2.
 
     Args:
         by_variables: a command whose options environment variables set, where they are not given; empty: none.
     """
+    write_encodable()
     try:
         check_names()
     except ImportError as error:
@@ -65,7 +67,7 @@ def main(by_variables: str = "") -> None:
     from fedappeal.cli.commands import cli
     from fedappeal.cli.options import take_variables
     from fedappeal.settings.config import ConfigError
-    from fedappeal.views.terminal.shown import complain
+    from fedappeal.views.terminal.printing import complain
 
     try:
         command = get_command(cli)

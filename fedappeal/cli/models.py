@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.foreign_text import as_cell, printable
 from fedappeal.record.folder import GIVEN
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
@@ -18,7 +18,7 @@ from fedappeal.trained.model import CONFIG, Prediction, Predictions, TrainedMode
 
 
 def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str]) -> None:
-    """Write a model in another form, and print what a program needs to know of it.
+    """Write a model in another form, and print how a program uses it.
 
     Args:
         path: a run's folder, or a file of a model.
@@ -42,6 +42,10 @@ def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str
         typer.echo(f"input   {card.input_dtype} (n, {', '.join(map(str, card.input_shape))})")
     if scaled is not None:
         typer.echo(f"scaled  (pixel / {scaled.scale:g} - {scaled.mean}) / {scaled.std}")
+    if card.scaling is not None:
+        typer.echo("scaled  inside: it takes the columns as they are")
+    elif card.scale != "none":
+        typer.echo("scaled  (column - mean) / standard deviation, of each client's own training data")
     if card.num_classes:
         names = f": {', '.join(card.class_names)}" if card.class_names else ""
         typer.echo(f"output  {card.num_classes} logits{names}")
@@ -52,7 +56,10 @@ LONGEST_LABEL = 200
 
 
 def _opened(path: Path, allow: Sequence[str]) -> TrainedModel:
-    """Return the model of a run or file; errors as `open_model`, and for a run of a program's own parts."""
+    """Return the model of a run or file.
+
+    Errors as `open_model`, and for a run of a program's own parts.
+    """
     parts = Record(path).config.get(GIVEN, {}).get("task") if (path / CONFIG).is_file() else None
     if parts:
         raise ConfigError(
@@ -63,17 +70,24 @@ def _opened(path: Path, allow: Sequence[str]) -> TrainedModel:
 
 
 def start_prediction(
-    path: Path, data: Path, output: Path | None, columns: tuple[str, str], device: str, allow: Sequence[str]
+    path: Path,
+    data: Path,
+    output: Path | None,
+    columns: tuple[str, str],
+    device: str,
+    allow: Sequence[str],
+    scale_from: str = "",
 ) -> None:
-    """Predict, and print or write a line an example; where there are labels, print the metrics.
+    """Predict; print or write a line an example, and metrics if there are labels.
 
     Args:
         path: a run's folder, or a file of a model.
-        data: as `fedappeal.api.trained.predicted` takes it.
+        data: as `fedappeal.api.trained.predict_table` takes it.
         output: a file of `WRITTEN_AS`; None: printed.
         columns: of a table: its features by commas, and its label; empty: not named.
         device: where it predicts.
         allow: packages whose code may run because the file names it.
+        scale_from: whose training data scale a table: see `predict_table`; empty: as the card says.
 
     Raises:
         ConfigError: one line: a model, data, device or output that is not allowed; nothing is printed before.
@@ -87,12 +101,12 @@ def start_prediction(
     node = NodeSettings.parse({"device": device})
     model_file(path)
     from client.data.cache import pick_device
-    from client.data.columns import Columns
-    from fedappeal.api.trained import predicted
+    from fedappeal.api.trained import predict_table
+    from fedappeal.data.columns import Columns
 
     where, chosen = pick_device(node.device), Columns.parse(*columns)
     trained = _opened(path, allow)
-    predictions, unlabelled = predicted(trained, data, chosen, where)
+    predictions, unlabelled = predict_table(trained, data, chosen, where, scale_from or None)
     if output is None:
         for line in _printed(predictions.lines):
             typer.echo(line)
@@ -113,7 +127,11 @@ def summary(predictions: Predictions, card: ModelCard, unlabelled: str) -> list[
         value = predictions.metrics[name]
         share = name == card.metric.name and card.metric.is_share
         lines.append(f"{name:<11} {f'{100 * value:.1f} %' if share else f'{value:.4f}'}")
-    return lines
+    figure = card.figures.get(card.metric.column, card.figures.get(card.metric.name))
+    if figure is not None:
+        measured = f"{100 * figure:.1f} %" if card.metric.is_share else f"{figure:.4f}"
+        lines.append(f"its card    {card.metric.name} {measured} on {card.measured_on}, which it was not trained on")
+    return lines + [f"{name:<11} not measured: {why}" for name, why in predictions.missing.items()]
 
 
 def _printed(lines: Sequence[Prediction]) -> Iterable[str]:
@@ -132,5 +150,5 @@ def _written(lines: Sequence[Prediction], form: str) -> str:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, [key for key in Prediction._fields if any(key in row for row in rows)])
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: as_cell(value) for key, value in row.items()} for row in rows)
     return text.getvalue()

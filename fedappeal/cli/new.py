@@ -14,7 +14,7 @@ KINDS = ("strategy", "policy", "rule", "task", "model")
 
 
 def write_new(kind: str, path: Path) -> str:
-    """Write a plug-in that runs at once; return a line that says what to do next.
+    """Write a runnable plug-in; return a line with the next step.
 
     Args:
         kind: one of `KINDS`.

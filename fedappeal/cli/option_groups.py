@@ -27,7 +27,7 @@ def option(default: Any, help: str, *names: str, made: Any = typer.Option) -> An
 
 
 def _use_format(log_format: str) -> str:
-    from fedappeal.views.terminal.shown import use_format
+    from fedappeal.views.terminal.printing import use_format
 
     return use_format(log_format)
 
@@ -77,14 +77,14 @@ class WatchedOptions(ControlOptions):
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Where a command's live page stands."""
+    """The place of a command's live page."""
 
     page: str = option("", PAGE_HELP)
     page_published: str = option("", "HOST:PORT under which browsers visit it, where that is another one")
 
     @cached_property
     def place(self) -> "PagePlace | None":
-        """Where the page is to stand; None: there is none.
+        """The address of the page; None if no page was asked for.
 
         Raises:
             ConfigError: no page can stand there.
@@ -103,14 +103,14 @@ NO_PAGE = PageOptions()
 
 @dataclass(frozen=True)
 class AnyPage(PageOptions):
-    """Where the page of `fedappeal watch` stands: at any port unless one is named."""
+    """The place of `fedappeal watch`'s page, at any port unless one is named."""
 
     page: str = option("0", PAGE_HELP, "--page", "--port")
 
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """Where a command's metrics are served."""
+    """The place of a command's metrics."""
 
     metrics_port: int = option(0, "serve metrics for Prometheus at this port; 0: no", "--metrics-port")
     metrics_address: str = option("127.0.0.1", "address of this machine to serve metrics at")
@@ -128,7 +128,7 @@ class WatchOptions(PageOptions, MetricsOptions):
 
 @dataclass(frozen=True)
 class ResidentOptions(MetricsOptions):
-    """What a page and metrics that outlive runs can do and show, beside a SuperLink."""
+    """The powers of a page and metrics that outlive runs, beside a SuperLink."""
 
     runs: Path | None = option(
         None, "folder of settings files (.toml) with which the page may start runs, and of these runs"
@@ -138,7 +138,7 @@ class ResidentOptions(MetricsOptions):
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Options of `fedappeal resume` besides the folder; None: not given."""
+    """Options of `fedappeal resume` besides the folder; None if not given."""
 
     rounds: int | None = option(None, "new total of rounds, also of a run that has finished; not given: as it is")
     superlink: str | None = option(None, "HOST:PORT of the SuperLink that runs it, where it was submitted")
@@ -159,7 +159,7 @@ class ResumeOptions:
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """The means by which runs are done."""
+    """The machine and parallelism of a command's runs."""
 
     jobs: int = option(1, "runs at once, each in a process of its own")
     threads: int = option(0, "PyTorch threads a run; 0: the cores shared out")
@@ -220,6 +220,7 @@ class CompareOptions:
 
     baseline: str = option("", "group the others are compared with; else FedAvg's, else the first")
     each_run: bool = option(False, "no groups: each run by itself", "--each-run")
+    measures: str = option("", "those that are compared, by commas: accuracy,served,joined; empty: all")
     to: str = option("", "csv, json: the numbers; latex, markdown: the tables")
     output: Path | None = option(None, "file for --to; default: standard output")
     plot: Path | None = option(None, "draw them over the rounds: a .png or .svg file")

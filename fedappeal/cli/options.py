@@ -49,7 +49,10 @@ def with_run_options(command: Command) -> Command:
 
 
 def with_limit_options(command: Command) -> Command:
-    """Give a command an option for each of an owner's limits; it takes those given as ``given``, by key."""
+    """Return the command with an option for each of an owner's limits.
+
+    It takes those that are set as ``given``, by key.
+    """
     parameters: list[inspect.Parameter] = []
     for key, field in Limits.by_key().items():
         unit = f" ({fact(field, 'unit')})" if fact(field, "unit") else ""
@@ -82,7 +85,7 @@ def with_client_options(command: Command) -> Command:
 
 
 def with_groups(command: Command) -> Command:
-    """Give a command, in place of each parameter that is a dataclass, the options that its fields are."""
+    """Return the command with dataclass parameters replaced by options of their fields."""
     own_parameters = inspect.signature(command).parameters
     groups: dict[str, Any] = {name: p.annotation for name, p in own_parameters.items() if is_dataclass(p.annotation)}
     parameters = [
@@ -101,7 +104,7 @@ def with_groups(command: Command) -> Command:
 
 
 def part(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the given settings that are fields of a model, by kebab-case key."""
+    """Return the given settings that are fields of a model, by kebab-case key."""
     return {key: values[key] for key in model.by_key() if key in values}
 
 
@@ -112,7 +115,9 @@ def take_variables(command: click.Command) -> None:
 
 
 def plugin_options(pairs: Iterable[str]) -> dict[str, Scalar]:
-    """Return the settings that ``--set`` options hold, by ``NAME.KEY``; of one given twice the last counts.
+    """Return the settings of ``--set`` options, by ``NAME.KEY``.
+
+    Of one given twice the last counts.
 
     Raises:
         ConfigError: for another form; a general setting is named with its own option.
@@ -156,7 +161,7 @@ def _with_options(
 
 
 def _of_field(key: str, field: FieldInfo, more: str, default: Any, **looks: Any) -> list[inspect.Parameter]:
-    """Return the option of a field; none where commands alone set it.
+    """Return a field's option, as a list of one; empty for internal fields.
 
     Args:
         key: the field's, in kebab case.
@@ -196,7 +201,7 @@ def _choices(field: FieldInfo) -> str:
 
 
 def explain(error: UsageError) -> str:
-    """Return one line: what is wrong, and which help says more.
+    """Return an error in one line, with the help that says more.
 
     Args:
         error: what click found; an option that is a plug-in's setting is named with its plug-ins.

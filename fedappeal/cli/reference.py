@@ -18,7 +18,7 @@ from client.settings import Connection, NodeSettings, ProcessSettings
 from fedappeal.cli.listing import KINDS, choices, default_of, plugins_with_settings, summary, with_tables
 from fedappeal.core.plugins import Registry
 from fedappeal.hf import TextClassification
-from fedappeal.record.columns import described
+from fedappeal.record.columns import column_rows
 from fedappeal.settings.config import RunConfig
 from fedappeal.settings.model import fact
 from fedappeal.views.tracking.tracker import TRACKERS
@@ -48,8 +48,8 @@ def tables() -> dict[str, Iterator[str]]:
     }
 
 
-def renewed(page: str) -> str:
-    """Return a page with its tables as they are now."""
+def renew_tables(page: str) -> str:
+    """Return a page with its tables generated anew."""
     current = tables()
     return _TABLE.sub(lambda table: "\n".join([table[1], *current[table[2]], "", table[3]]), page)
 
@@ -62,7 +62,7 @@ def _names(option: str, registry: Registry[Any]) -> Iterator[str]:
 
 def _columns() -> Iterator[str]:
     yield from (_row("column", "unit", "better", "averaged", ""), _row(*["---"] * 5))
-    for key, *facts in described():
+    for key, *facts in column_rows():
         yield _row(f"`{key}`", *facts)
 
 
@@ -91,7 +91,7 @@ def _row(*cells: str) -> str:
 
 def main() -> None:
     """Write the tables of the current checkout anew."""
-    for path, current in ((Path("docs/reference.md"), renewed), (Path("pyproject.toml"), with_tables)):
+    for path, current in ((Path("docs/reference.md"), renew_tables), (Path("pyproject.toml"), with_tables)):
         path.write_text(current(path.read_text()))
 
 

@@ -12,26 +12,26 @@ from fedappeal.cli.option_groups import BenchOptions, ReproduceOptions
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError, Scalar, scalar
-from fedappeal.studies.bench import page as bench_page
+from fedappeal.studies.bench import bench_page as bench_page
 from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.bench.runs import Selection, do_runs, run_again
 from fedappeal.studies.experiment import Experiment, Results
-from fedappeal.studies.grid import best_of_each, grid_experiment, grid_keys
+from fedappeal.studies.experiment_page import add_to_page, all_tables, rewrite_page, write_page
+from fedappeal.studies.grid_search import best_of_each, grid_experiment, grid_keys
 from fedappeal.studies.harness import carry_out
-from fedappeal.studies.page import add_to_page, all_tables, rewrite_page, write_page
 from fedappeal.studies.plan import Plan, make_plan
-from fedappeal.studies.record import Record, read_record
+from fedappeal.studies.record import StudyRecord, read_record
 from fedappeal.studies.verdict import check_statistics
 from fedappeal.system.wording import in_columns
 from fedappeal.views.comparison.measures import check_plots
-from fedappeal.views.comparison.table import Table, print_tables
-from fedappeal.views.terminal.shown import complain, say
+from fedappeal.views.comparison.table import TextTable, print_tables
+from fedappeal.views.terminal.printing import complain, print_lines, say, say_where
 
 _CONSOLE = Console(highlight=False)
 
 
 def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
-    """Do the runs of an experiment that are missing, print its tables and write its page; or list all experiments.
+    """Run an experiment's missing runs and write its page; or list all experiments.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
@@ -39,7 +39,7 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
     if options.list_all:
         experiments = map(load_experiment, experiment_names())
         rows = [(experiment.name, f"{experiment.title} ({experiment.source})") for experiment in experiments]
-        print(*in_columns(rows), sep="\n")
+        print_lines(in_columns(rows))
         return
     if not options.name:
         raise ConfigError("which experiment? `fedappeal reproduce --list` lists them")
@@ -51,7 +51,7 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
         return
     if options.from_numbers:
         page = rewrite_page(experiment, options.pages or options.out)
-        say(_CONSOLE, "the page: ", (str(page), "bold"))
+        say_where(_CONSOLE, "the page", page)
         return
     keys = grid_keys(experiment, options.grid) if options.grid else ()
     check_statistics()
@@ -87,7 +87,7 @@ def _until_interrupted() -> Iterator[None]:
 
 
 def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machine) -> None:
-    """Do the runs that the page lacks, rows and seeds, and write it with them.
+    """Run the page's missing rows and seeds, and write it with them.
 
     Raises:
         ConfigError: the page has all of them, or an option changes what is run.
@@ -116,10 +116,10 @@ def _end(failed: Mapping[str, str], trouble: bool) -> None:
         sys.exit(1)
 
 
-def _report(page: Path, record: Record, trouble: str) -> bool:
-    """Print the tables and where the page is; return whether the figure could not be drawn."""
+def _report(page: Path, record: StudyRecord, trouble: str) -> bool:
+    """Print the tables and the page's path; return whether the figure failed."""
     print_tables(all_tables(record), _CONSOLE)
-    say(_CONSOLE, "the page: ", (str(page), "bold"))
+    say_where(_CONSOLE, "the page", page)
     if trouble:
         complain(f"the figure could not be drawn: {trouble}")
     return bool(trouble)
@@ -133,7 +133,9 @@ def _changed(text: str) -> tuple[str, Scalar]:
 
 
 def start_bench(options: BenchOptions, machine: Machine) -> None:
-    """Do the runs that are missing, print the tables, write results, picture and page; or from earlier runs alone.
+    """Run the benchmark's missing runs, and write results, picture and page.
+
+    Or only draw and write them from earlier runs.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
@@ -159,11 +161,11 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
 
 
 def _run_again(file: Path, strategies: tuple[str, ...], machine: Machine) -> None:
-    """Run two rows of each strategy again, print theirs beside ours; exit code 1 where a number differs."""
+    """Repeat two rows of each strategy beside ours; exit code 1 if numbers differ."""
     results, differs = BenchResults.of_file(file), False
     for strategy in strategies:
         rows = run_again(results, strategy, machine, _CONSOLE)
-        print_tables([Table(f"{strategy}, seed 0", ("", "", file.name, "here", ""), tuple(rows))], _CONSOLE)
+        print_tables([TextTable(f"{strategy}, seed 0", ("", "", file.name, "here", ""), tuple(rows))], _CONSOLE)
         differs = differs or any(row[-1] for row in rows)
     if differs or not strategies:
         complain("a number differs" if strategies else "again: which of its strategies? --strategies NAME")
@@ -175,7 +177,7 @@ def _show(results: BenchResults, folder: Path) -> None:
     print_tables(bench_page.tables(results), _CONSOLE)
     folder.mkdir(parents=True, exist_ok=True)
     results.write(folder / RESULTS)
-    say(_CONSOLE, "the page: ", (str(bench_page.write_page(results, folder)), "bold"))
+    say_where(_CONSOLE, "the page", bench_page.write_page(results, folder))
 
 
 def _names(text: str) -> tuple[str, ...]:

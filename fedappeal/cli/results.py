@@ -20,7 +20,7 @@ from fedappeal.views.comparison.result import compare_runs, read_runs
 from fedappeal.views.comparison.table import comparison_tables, print_tables
 from fedappeal.views.report.recorded import NO_NAMES
 from fedappeal.views.report.report import ReportOptions, write_report
-from fedappeal.views.terminal.shown import complain, say
+from fedappeal.views.terminal.printing import complain, say, say_where
 
 if TYPE_CHECKING:
     from fedappeal.federation.remote import RemoteSuperLink
@@ -32,11 +32,11 @@ def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Con
     Nothing is printed or written before all is read and made.
 
     Raises:
-        ConfigError: a folder without a run, an unknown baseline or format, or a file that cannot be written.
+        ConfigError: a folder without a run, an unknown baseline, measure or format, or a file that cannot be written.
     """
     _check(options)
     runs, empty = read_runs(paths)
-    result = compare_runs(runs, options.baseline, options.each_run)
+    result = compare_runs(runs, options.baseline, options.each_run, list(filter(None, options.measures.split(","))))
     notes = [note for comparison in result for note in comparison.notes]
     notes += [left_out(empty)] if empty else []
     text = text_of(result, cast(Format, options.to)) if options.to else ""
@@ -51,10 +51,10 @@ def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Con
     elif not options.to:
         print_tables(comparison_tables(result), console)
     for note in notes:
-        say(console, note, soft_wrap=False)
+        say(console, note)
     for what, path in (("table", options.output), ("picture", options.plot)):
         if path:
-            say(console, f"the {what}: ", (str(path), "bold"))
+            say_where(console, f"the {what}", path)
 
 
 def _check(options: CompareOptions) -> None:
@@ -76,11 +76,13 @@ def show_report(paths: Sequence[Path], options: ReportOptions) -> None:
         ConfigError: see `write_report`.
     """
     file = write_report(paths, options, complain)
-    say(Console(highlight=False), "the report: ", (str(file), "bold"))
+    say_where(Console(highlight=False), "the report", file)
 
 
 def report_run(path: Path, wanted: bool, superlink: "RemoteSuperLink | None" = None) -> None:
-    """Write the report of a run that is over; where it cannot be written, say why: the run is none the worse.
+    """Write a finished run's report; print why if it cannot be written.
+
+    The run is none the worse for it.
 
     Args:
         path: the run's folder; one that only another machine sees has no report here.

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
-from fedappeal.cli.onlookers import CommandOnlookers, ends, onlookers_of
+from fedappeal.cli.command_observers import CommandObservers, ends, observers_of
 from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.options import plugin_options
 from fedappeal.core.plugins import HERE, current_folder_unsearched, is_ours
@@ -38,7 +37,8 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.system.socket_owner import is_told
 from fedappeal.views.comparison.measures import save
 from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings
-from fedappeal.views.terminal.shown import as_json, complain, line_of, say
+from fedappeal.views.terminal.fitting import PHRASE
+from fedappeal.views.terminal.printing import as_json, complain, print_fitting, say, say_where
 
 if TYPE_CHECKING:  # they load Flower's Control API, which no simulation needs
     from fedappeal.federation.remote import RemoteSuperLink
@@ -68,8 +68,8 @@ def _check_fits(options: ResumeOptions, path: Path, kind: str) -> None:
             )
 
 
-def onlookers_to_resume(following: WatchOptions, written: Sequence[str]) -> CommandOnlookers:
-    """Return what looks on at a run that continues.
+def observers_to_resume(following: WatchOptions, written: Sequence[str]) -> CommandObservers:
+    """Return the observers of a run that continues.
 
     Args:
         following: how the command follows it.
@@ -78,25 +78,25 @@ def onlookers_to_resume(following: WatchOptions, written: Sequence[str]) -> Comm
     Raises:
         ConfigError: a name or setting that is not allowed, or a setting of something else.
     """
-    onlookers, others = onlookers_of(following, plugin_options(written))
+    observers, others = observers_of(following, plugin_options(written))
     if others:
         raise ConfigError(
             f"set = '{next(iter(others))}' is not allowed: a run continues with its settings; those of trackers "
             "that --track names can be given"
         )
-    return onlookers
+    return observers
 
 
 def report_unused(plans: Sequence[RunPlan]) -> None:
-    """Print a line on standard error for each plug-in setting that a run does not use."""
+    """Print a line on standard error for each unused plug-in setting."""
     for line in unused_lines(plans):
         complain(line)
 
 
 def resume_run(
-    path: Path, options: ResumeOptions, onlookers: CommandOnlookers | None = None
+    path: Path, options: ResumeOptions, observers: CommandObservers | None = None
 ) -> "RemoteSuperLink | None":
-    """Continue the run of a folder; return the long-running SuperLink that ran it, None for a run of this machine's.
+    """Continue a folder's run; return its long-running SuperLink, None if on this machine.
 
     Raises:
         ConfigError: before anything is started: no run in the folder, one that cannot continue, an option that does
@@ -125,7 +125,7 @@ def resume_run(
         raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
     searched = nullcontext() if HERE in allowed else current_folder_unsearched()
     with RunFolder.open(path).alone(COMMAND_LOCK), searched:
-        return _continue(config, path, runtime, usable, options, onlookers or CommandOnlookers())
+        return _continue(config, path, runtime, usable, options, observers or CommandObservers())
 
 
 def _continue(
@@ -134,10 +134,10 @@ def _continue(
     runtime: Mapping[str, Any],
     usable: Usable,
     options: ResumeOptions,
-    onlookers: CommandOnlookers,
+    observers: CommandObservers,
 ) -> "RemoteSuperLink | None":
     """Continue a run whose settings are known; returns and raises as `resume_run`."""
-    path = path.absolute()  # the folder is open here, whatever the SuperLink's working folder is
+    written, path = path, path.absolute()  # the folder is open here, whatever the SuperLink's working folder is
     if runtime[KIND] == SUBMITTED:
         from fedappeal.federation.remote import RemoteSuperLink
         from fedappeal.runs.launch.superlink import Submission
@@ -145,50 +145,51 @@ def _continue(
         certificates = options.root_certificates or ""
         superlink = RemoteSuperLink.checked(options.superlink or "", certificates)
         plan = RunPlan.of(config.model_copy(update={"out": str(path), "resume": True}), path, resumes=True)
-        launch_submission(plan, Submission(superlink, detach=bool(options.detach)), onlookers)
+        plan = replace(plan, written=written)
+        launch_submission(plan, Submission(superlink, detach=bool(options.detach)), observers)
         return superlink
     data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
-    plan = RunPlan.of(config, path, data_dir=data_dir, resumes=True)
+    plan = replace(RunPlan.of(config, path, data_dir=data_dir, resumes=True), written=written)
     if runtime[KIND] == LOCAL:
         from fedappeal.runs.launch.superlink import LocalProcesses
 
         device, transport = options.device or runtime.get("device", "auto"), options.transport
         local = LocalProcesses(options.port or 0, device, transport or runtime.get("transport", "grpc"))
         local.check(plan)
-        launch_local(plan, local, onlookers)
+        launch_local(plan, local, observers)
         return None
     simulation = replace(Simulation.of_runtime(runtime), data_dir=data_dir)
     if options.device is not None:
         simulation = replace(simulation, device=options.device)
     check_trains_here(plan, simulation.device)
     with ends():
-        InProcess(simulation).resume(plan, onlookers, usable)
+        InProcess(simulation).resume(plan, observers, usable)
     return None
 
 
 def start_simulations(
-    plans: Sequence[RunPlan], launcher: InProcess, onlookers: CommandOnlookers | None = None
+    plans: Sequence[RunPlan], launcher: InProcess, observers: CommandObservers | None = None
 ) -> None:
-    """Run all plans, and show how far they are.
+    """Run all plans, and show their progress.
 
     Raises:
         ConfigError: before anything is started, for a setting that is not allowed.
     """
-    onlookers = onlookers or CommandOnlookers()
-    if onlookers.metrics.port and len(plans) > 1:
-        raise ConfigError(f"metrics-port = {onlookers.metrics.port} is not allowed with several runs (0)")
-    if onlookers.page.page and len(plans) > 1:
+    observers = observers or CommandObservers()
+    if observers.metrics.port and len(plans) > 1:
+        raise ConfigError(f"metrics-port = {observers.metrics.port} is not allowed with several runs (0)")
+    if observers.page.page and len(plans) > 1:
         raise ConfigError("page is not allowed with several runs: `fedappeal watch RUN` shows one of them")
     launcher = launcher.check(plans)
     with ends():
-        launcher.launch(plans, onlookers)
+        launcher.launch(plans, observers)
 
 
 def start_local(
     settings: dict[str, Any],
     launcher: "LocalProcesses",
     data_dir: str = "",
-    onlookers: CommandOnlookers | None = None,
+    observers: CommandObservers | None = None,
     against: str = "",
 ) -> Path:
     """Run a new federation; return the run's folder.
@@ -201,54 +202,56 @@ def start_local(
     plan = deployed_plan(settings, data_dir, here=True)
     launcher.check(plan)
     other = plan_against([plan], against) if against else None
-    launch_local(plan, launcher, onlookers or CommandOnlookers())
+    launch_local(plan, launcher, observers or CommandObservers())
     if other is not None:
-        show_against(plan.path, other, device=launcher.device)
-    return plan.path
+        show_against(plan.given_path, other, device=launcher.device)
+    return plan.given_path
 
 
-def launch_local(plan: RunPlan, launcher: "LocalProcesses", onlookers: CommandOnlookers) -> None:
-    """Launch a checked run, and end this command where it does not finish."""
+def launch_local(plan: RunPlan, launcher: "LocalProcesses", observers: CommandObservers) -> None:
+    """Launch a checked run; end this command if it does not finish."""
     report_unused([plan])
     if not is_told():
         complain(NOT_GUARDED)
     with ends():
-        launcher.launch(plan, onlookers)
+        launcher.launch(plan, observers)
 
 
-def submit_run(settings: dict[str, Any], launcher: "Submission", onlookers: CommandOnlookers | None = None) -> Path:
-    """Submit a new run, and wait for it unless told not to; return its folder, as the SuperLink sees it.
+def submit_run(settings: dict[str, Any], launcher: "Submission", observers: CommandObservers | None = None) -> Path:
+    """Submit a run and wait for it, unless detached; return its folder.
+
+    The folder is as the SuperLink sees it.
 
     Raises:
         ConfigError: before anything is submitted, for a setting that is not allowed.
     """
     plan = deployed_plan(settings)
-    launch_submission(plan, launcher, onlookers or CommandOnlookers())
+    launch_submission(plan, launcher, observers or CommandObservers())
     return plan.path
 
 
-def launch_submission(plan: RunPlan, launcher: "Submission", onlookers: CommandOnlookers) -> None:
-    """Check and submit a run, and end this command where it does not finish.
+def launch_submission(plan: RunPlan, launcher: "Submission", observers: CommandObservers) -> None:
+    """Check and submit a run; end this command if it does not finish.
 
     Raises:
         ConfigError: before anything is submitted, for what is not allowed.
     """
     launcher.check(plan)
-    _check_observed(onlookers, plan.path, launcher.detach)
+    _check_observed(observers, plan.path, launcher.detach)
     report_unused([plan])
     with ends():
-        launcher.launch(plan, onlookers)
+        launcher.launch(plan, observers)
 
 
-def _check_observed(onlookers: CommandOnlookers, path: Path, detach: bool) -> None:
-    """Check that what looks on at the run can: it reads the run's folder, while this command waits.
+def _check_observed(observers: CommandObservers, path: Path, detach: bool) -> None:
+    """Check that the run's folder can be followed while this command waits.
 
     Raises:
         ConfigError: this command does not wait for the run, or does not see its folder.
     """
-    if detach and (page := onlookers.page.page):
+    if detach and (page := observers.page.page):
         raise ConfigError(f"page = '{page}' is not allowed with --detach: `fedappeal watch --superlink` serves it")
-    for option, asked in (("track", onlookers.trackers), ("metrics-port", onlookers.metrics.port)):
+    for option, asked in (("track", observers.trackers), ("metrics-port", observers.metrics.port)):
         if asked and detach:
             raise ConfigError(f"{option} is not allowed with --detach: it needs a command that follows the run")
         if asked and not path.is_absolute():
@@ -263,7 +266,7 @@ PICTURE = "stayed"
 
 
 def plan_against(plans: Sequence[RunPlan], strategy: str) -> RunPlan:
-    """Return the same run under another strategy; clients keep the policy that they have.
+    """Return the same run under another strategy; clients keep their policies.
 
     Args:
         plans: the runs, of which there may be one.
@@ -288,7 +291,7 @@ def plan_against(plans: Sequence[RunPlan], strategy: str) -> RunPlan:
 
 
 def show_against(path: Path, other: RunPlan, device: str, threads: int = 0) -> None:
-    """Simulate the other strategy, and show who stayed under each: a table, and a picture in the run's folder.
+    """Simulate the other strategy; show who stayed, as table and picture.
 
     Args:
         path: the run's folder.
@@ -306,13 +309,10 @@ def show_against(path: Path, other: RunPlan, device: str, threads: int = 0) -> N
             cells = " ".join(f"{name.replace(' ', '_')}={cell}" for name, cell in zip(names, run.row(), strict=True))
             say(console, cells, facts={"event": "stayed", "run": place.name})
     else:
-        table = Table(title="who stayed: the same clients, the same data, the same draws", title_justify="left")
-        for name in names:
-            table.add_column(name, justify="left" if name == names[0] else "right")
-        for run in runs:
-            table.add_row(*map(line_of, run.row()))
-        console.print(table)
-        say(console, NOTE, style="dim", soft_wrap=False)
+        say(console, "who stayed: the same clients, the same data, the same draws", style="italic")
+        columns = dict(zip(names, zip(*(run.row() for run in runs), strict=True), strict=True))
+        print_fitting(console, columns, left_out=names[:1:-1], boxed=True)
+        say(console, NOTE, style="dim", unit=PHRASE)
     if not all(run.rounds.size for run in runs):
         return
     try:
@@ -320,4 +320,4 @@ def show_against(path: Path, other: RunPlan, device: str, threads: int = 0) -> N
     except ConfigError as error:  # without matplotlib the table has to do
         complain(error)
         return
-    say(console, "the picture: ", (str(path / f"{PICTURE}.png"), "bold"))
+    say_where(console, "the picture", path / f"{PICTURE}.png")

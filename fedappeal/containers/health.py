@@ -11,7 +11,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 
 def problem(address: str, timeout: float = 3.0) -> str | None:
-    """Return what is wrong with a server, in one line; None if it serves.
+    """Return a server's fault in one line; None if it serves.
 
     Args:
         address: ``HOST:PORT`` of its gRPC health service, in plaintext.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedappeal.containers.told import tell
+from fedappeal.containers.log import tell
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 
@@ -23,8 +23,8 @@ RUNS = Path("/runs")
 NAMES = ("superlink", "control")
 
 
-def own(volumes: Iterable[Path], user: int, group: int) -> None:
-    """Make a user the owner of volumes and all that is in them, where another one is."""
+def change_owner(volumes: Iterable[Path], user: int, group: int) -> None:
+    """Change the owner of volumes and all their content, where another has them."""
     for volume in volumes:
         owner = volume.stat()
         if (owner.st_uid, owner.st_gid) == (user, group):
@@ -35,8 +35,8 @@ def own(volumes: Iterable[Path], user: int, group: int) -> None:
                 os.chown(path, user, group, follow_symlinks=False)
 
 
-def own_runs(runs: Path, user: int, group: int) -> None:
-    """Make a user the owner of the folder for results, where Docker has just made it.
+def change_owner_of_runs(runs: Path, user: int, group: int) -> None:
+    """Change the owner of the results' folder, if Docker has just made it.
 
     Raises:
         ConfigError: if it belongs to another user.
@@ -53,7 +53,7 @@ def own_runs(runs: Path, user: int, group: int) -> None:
 
 
 def close(volumes: Path) -> None:
-    """Let the owner alone into the volumes that hold keys and states."""
+    """Restrict the volumes of keys and states to their owner."""
     for name in OWNED:
         (volumes / name).chmod(0o755 if name in OPEN else 0o700)
 
@@ -71,7 +71,10 @@ def number(variable: str) -> int:
 
 
 def hand_out(volumes: Path) -> None:
-    """Give the SuperLink its certificate and key, and all containers the CA's certificate; the CA's key stays."""
+    """Copy certificate and key to the SuperLink, the CA's certificate to all containers.
+
+    The CA's key stays.
+    """
     for volume, name, mode in (
         ("certificates", "ca.crt", 0o644),
         ("certificates", "server.crt", 0o644),
@@ -82,7 +85,7 @@ def hand_out(volumes: Path) -> None:
 
 
 def main(volumes: Path = VOLUMES, runs: Path = RUNS) -> None:
-    """Prepare the volumes, then become the user ``UID`` and make what is missing of the certificates.
+    """Prepare the volumes, then make missing certificates as the user ``UID``.
 
     Environment: ``UID``, ``GID``, ``HOSTS`` (further names of the SuperLink, separated by spaces or commas).
     """
@@ -91,8 +94,8 @@ def main(volumes: Path = VOLUMES, runs: Path = RUNS) -> None:
     hosts = os.environ.get("HOSTS", "").replace(",", " ").split()
     try:
         user, group = number("UID"), number("GID")
-        own_runs(runs, user, group)
-        own((volumes / name for name in OWNED), user, group)
+        change_owner_of_runs(runs, user, group)
+        change_owner((volumes / name for name in OWNED), user, group)
         os.setgroups([])
         os.setgid(group)
         os.setuid(user)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
 
-from fedappeal.containers.told import tell
+from fedappeal.containers.log import tell
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.locks import InUse, is_held, only_process
 
@@ -57,7 +57,7 @@ def _slots(folder: Path) -> Iterator[ReplicaSlot]:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[ReplicaSlot]:
+def claim_slot(folder: Path) -> Iterator[ReplicaSlot]:
     """Hold the first slot that is free, making its folder if it is new.
 
     Args:
@@ -74,7 +74,10 @@ def claimed(folder: Path) -> Iterator[ReplicaSlot]:
 
 
 def taken_slots(folder: Path) -> list[ReplicaSlot]:
-    """Return the slots that replicas hold now, in order; reading the folder is enough for it."""
+    """Return the slots that replicas hold now, in order.
+
+    Reading the folder is enough for it.
+    """
     if not (folder / _SEARCH).exists():
         return []
     with _searching(folder):
@@ -84,7 +87,10 @@ def taken_slots(folder: Path) -> list[ReplicaSlot]:
 
 @contextmanager
 def _searching(folder: Path) -> Iterator[None]:
-    """Hold the lock of the search: a look takes the lock of a free slot for a moment."""
+    """Hold the lock of the search for a free slot.
+
+    A look takes the lock of a free slot for a moment.
+    """
     path = folder / _SEARCH
     search = os.open(path, os.O_RDONLY) if path.exists() else os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -101,7 +107,10 @@ SUPERLINK = "superlink:9092"
 
 
 def client_arguments(slot: ReplicaSlot, superlink: str, ca: Path, extra: list[str]) -> list[str]:
-    """Return the arguments of `fedappeal` for the client of a slot; of an option given twice the last counts."""
+    """Return the `fedappeal` arguments of a slot's client.
+
+    Of an option given twice the last counts.
+    """
     return [
         *("client", "--superlink", superlink, "--root-certificates", str(ca)),
         *("--key", str(slot.key), "--partition-id", str(slot.number), "--state-dir", str(slot.state)),
@@ -120,7 +129,7 @@ def main(clients: Path = CLIENTS, ca: Path = CA) -> None:
 
     os.umask(0o077)
     superlink = os.environ.get("SUPERLINK") or SUPERLINK
-    with claimed(clients) as slot:
+    with claim_slot(clients) as slot:
         try:
             tell(f"this replica is client {slot.number}")
             make_key(slot.key, f"client-{slot.number:02d}")

@@ -15,7 +15,7 @@ from fedappeal.system.json_log import LOG_FORMAT, chosen_formatter
 
 
 def main() -> None:
-    """Be the SuperLink."""
+    """Run the SuperLink."""
     os.umask(0o077)
     if log_format := os.environ.get("LOG_FORMAT"):
         os.environ[LOG_FORMAT] = log_format

@@ -5,7 +5,7 @@ loads torch or Flower.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
@@ -21,26 +21,42 @@ Adapting = tuple[LocalRule, Mapping[str, Scalar]]
 """Local training before a model is judged: a rule, and training settings that go before the run's."""
 
 
-class Privacy:
-    """What an algorithm cannot do without of what clients may keep to themselves."""
+class Part:
+    """The base of an algorithm's small objects, which it names on its class.
 
-    needs_losses: ClassVar[bool] = False
-    """Whether the server needs the clients' losses."""
-    needs_weight: ClassVar[bool] = False
-    """Whether the server needs what `report` returns; True in a class that writes `report`, unless that says."""
-    needs_appeal: ClassVar[bool] = False
-    """Whether the server needs to know which clients' requirement the model meets."""
+    Args:
+        algorithm: the algorithm, whose settings it reads.
+    """
+
+    def __init__(self, algorithm: Any) -> None:
+        self.algorithm = algorithm
+        self.settings: Any = algorithm.settings
 
 
-class PersonalModels:
-    """How clients use a model that they are sent: local training before it is judged, or a model of their own."""
+PARTS = {
+    "survey": "strategies.rounds.algorithm.Survey",
+    "influence": "strategies.rounds.algorithm.Influence",
+    "personal": "fedappeal.core.algorithm.PersonalModels",
+    "priority": "fedappeal.core.algorithm.Priority",
+}
+"""The attributes by which an algorithm names its small objects, and the base class of each."""
 
-    def tuning_steps(self) -> int:
-        """Return the fine-tuning steps before a client judges the model that it is sent."""
-        return 0
+
+class PersonalModels(Part):
+    """How clients personalise a model: adaptation before evaluation, or an own model."""
+
+    keeps_models: ClassVar[bool] = False
+    """Whether clients keep a model of their own: `own_model`."""
+
+    def tuning_steps(self) -> int | None:
+        """Return the fine-tuning steps before a client judges a model.
+
+        None: no step in training, and the run's ``tuning-steps`` at an evaluation.
+        """
+        return None
 
     def adaptation(self) -> Adapting | None:
-        """Return how a client adapts the model before a second evaluation; None: there is none."""
+        """Return the adaptation before a client's second evaluation; None if it has none."""
         return None
 
     def use(self) -> Adapting | None:
@@ -51,7 +67,7 @@ class PersonalModels:
         return self.adaptation()
 
     def own_model(self, store: Store, run_key: str, before: int) -> Mapping[str, NDArray[Any]]:
-        """Return a client's own model, by which it is evaluated a second time; empty: none.
+        """Return the client's own model for its second evaluation; empty if it has none.
 
         Args:
             store: the client's memory.
@@ -60,61 +76,29 @@ class PersonalModels:
         """
         return {}
 
-    @property
-    def has_own_models(self) -> bool:
-        """Whether clients keep a model of their own."""
-        return type(self).own_model is not PersonalModels.own_model
 
-    def evaluation_settings(self) -> dict[str, Scalar]:
-        """Return what EVALUATE carries besides the model, the round and the general settings."""
-        return {}
-
-
-class Priority:
-    """Which clients an algorithm serves first."""
+class Priority(Part):
+    """The choice of clients that an algorithm serves first."""
 
     def granted(self, told: Mapping[str, Scalar]) -> bool | None:
-        """Return whether a message grants a client priority; None: it does not say.
+        """Return whether a message grants a client priority; None if it does not say.
 
         Args:
             told: what the message tells about the strategy, by key.
         """
         return None
 
-    def asks_priority(self, client: int, clients: int) -> bool:
+    def asks(self, client: int, clients: int) -> bool:
         """Whether client number ``client`` of ``clients`` asks for priority by default."""
         return False
-
-
-class _Reporting(Protocol):
-    def report(self, measured: Measured) -> Claims: ...
-
-
-class Attacks:
-    """How an attacker gains weight, in experiments."""
-
-    weight_claim: ClassVar[str] = ""
-    """The claim that decides a client's weight, which an attacker makes up; empty: none does."""
-
-    def false_report(self: _Reporting, measured: Measured, pretended: Measured) -> Claims:
-        """Return what an attacker tells that pretends another measurement.
-
-        Args:
-            measured: what the client measured.
-            pretended: what it pretends.
-        """
-        return self.report(pretended)
-
-
-__all__ = ["Claims", "ClientSide", "StrategySettings"]
 
 
 class StrategySettings(PluginSettings):
     """Settings of a strategy; derive from it, one field a setting."""
 
 
-class ClientSide(Privacy, PersonalModels, Priority, Attacks, Plugin):
-    """What an algorithm decides on clients.
+class ClientSide(Plugin):
+    """The client's part of an algorithm.
 
     Args:
         settings: the algorithm's own ``Settings``, by keyword, all optional.
@@ -126,8 +110,18 @@ class ClientSide(Privacy, PersonalModels, Priority, Attacks, Plugin):
     Settings: ClassVar[type[PluginSettings]] = StrategySettings
     LocalRule: ClassVar[type[Rule] | None] = None
     """How clients train, where that is part of the algorithm; None: by SGD, or by the rule that the run names."""
+    personal: ClassVar[type[PersonalModels]] = PersonalModels
+    """How clients use a model that they are sent."""
+    priority: ClassVar[type[Priority]] = Priority
+    """Which clients the algorithm serves first."""
     policy: ClassVar[str] = "appeal"
     """The participation policy of the algorithm's paper: the default."""
+    needs_losses: ClassVar[bool] = False
+    """Whether the server needs the clients' losses."""
+    needs_weight: ClassVar[bool] = False
+    """Whether the server needs what `report` returns; True in a class that writes `report`, unless that says."""
+    needs_appeal: ClassVar[bool] = False
+    """Whether the server needs to know which clients' requirement the model meets."""
     compares_losses: ClassVar[bool] = False
     """Whether `report` compares the client's loss with rho_k, which then has to be a loss."""
     loss_modes: ClassVar[tuple[str, ...]] = ("evaluation", "training")
@@ -146,36 +140,50 @@ class ClientSide(Privacy, PersonalModels, Priority, Attacks, Plugin):
     def __init__(self, **settings: Any) -> None:
         super().__init__(parse_section(type(self), settings))
 
-    @classmethod
-    def of_run(cls, config: RunConfig, **shared: Any) -> Self:
-        """Return the algorithm with a run's settings.
-
-        Args:
-            config: the run's settings.
-            shared: the settings that all strategies share, by keyword.
-
-        Raises:
-            ConfigError: for a setting that is not allowed.
-        """
-        general = config.as_config()
-        settings = {field: general[key] for field, key in cls.from_run.items()}
-        settings |= {key.replace("-", "_"): value for key, value in config.section(cls.name).items()}
-        return cls(**settings, **shared)
-
     def report(self, measured: Measured) -> Claims:
-        """Return what a client that joined tells the server besides its model.
+        """Return a joined client's claims: its report besides the model.
 
         Args:
             measured: what the client measured of the model that was sent, and what it requires.
         """
         return {}
 
-    @property
-    def reports(self) -> bool:
-        """Whether a joined client reports anything that it has to measure."""
-        return type(self).report is not ClientSide.report
 
-    @property
-    def rule_name(self) -> str:
-        """Name of the local rule that clients follow, unless the run names another."""
-        return self.LocalRule.name if self.LocalRule is not None else "sgd"
+C = TypeVar("C", bound=ClientSide)
+
+
+def of_run(kind: type[C], config: RunConfig, **shared: Any) -> C:
+    """Return an algorithm with a run's settings.
+
+    Args:
+        kind: the algorithm's class.
+        config: the run's settings.
+        shared: the settings that all strategies share, by keyword.
+
+    Raises:
+        ConfigError: for a setting that is not allowed.
+    """
+    general = config.as_config()
+    settings = {field: general[key] for field, key in kind.from_run.items()}
+    settings |= {key.replace("-", "_"): value for key, value in config.section(kind.name).items()}
+    return kind(**settings, **shared)
+
+
+def reports(algorithm: ClientSide) -> bool:
+    """Whether a joined client reports anything that it has to measure."""
+    return type(algorithm).report is not ClientSide.report
+
+
+def rule_name(algorithm: ClientSide) -> str:
+    """Return the name of the local rule that clients follow, unless the run names another."""
+    return algorithm.LocalRule.name if algorithm.LocalRule is not None else "sgd"
+
+
+def personal_of(algorithm: ClientSide) -> PersonalModels:
+    """Return how clients of an algorithm use a model that they are sent."""
+    return type(algorithm).personal(algorithm)
+
+
+def priority_of(algorithm: ClientSide) -> Priority:
+    """Return which clients an algorithm serves first."""
+    return type(algorithm).priority(algorithm)

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fedappeal.core.places import place_of, placed, reason
+from fedappeal.core.algorithm import PARTS, ClientSide, Part
+from fedappeal.core.places import place_of, reason, with_place
 from fedappeal.core.plugins import Plugin, PluginSettings
 from fedappeal.settings.config import ConfigError
 
@@ -11,7 +12,7 @@ T = TypeVar("T")
 
 
 def check_class(plugin: type[Plugin]) -> None:
-    """Check the class of a plug-in: its methods, and its settings, each with a default.
+    """Check a plug-in's class: methods, a strategy's small objects, settings with defaults.
 
     Raises:
         ConfigError: one line, with the file.
@@ -24,13 +25,20 @@ def check_class(plugin: type[Plugin]) -> None:
             f"{whose}: Settings = {settings!r} is not allowed: a class derived from PluginSettings, or, for a "
             f"strategy, from StrategySettings{place_of(plugin)}"
         )
+    parts = PARTS if issubclass(plugin, ClientSide) else {}
+    for name, base in parts.items():
+        part: object = getattr(plugin, name, None)
+        if part is not None and not (isinstance(part, type) and issubclass(part, Part)):
+            raise ConfigError(f"{whose}: {name} is not allowed: a class derived from {base}{place_of(plugin, name)}")
     for key, field in settings.by_key().items():
         if field.is_required():
             raise ConfigError(f"{whose}: setting '{key}' has no default{place_of(plugin)}")
 
 
-def checked_made(plugin: type[Plugin], make: Callable[[], T], setting: str = "") -> T:
-    """Return a new object of a plug-in of another's, made as a run makes it; ``setting``: what names it.
+def make_checked(plugin: type[Plugin], make: Callable[[], T], setting: str = "") -> T:
+    """Return a new plug-in object, made as a run makes it.
+
+    ``setting``: what names it.
 
     Raises:
         ConfigError: one line: `__init__` fails, or does not call that of its base.
@@ -43,7 +51,7 @@ def checked_made(plugin: type[Plugin], make: Callable[[], T], setting: str = "")
         line = f"{setting or f'plug-in {plugin.__name__}'} cannot be made: {reason(error)}"
         if isinstance(error, TypeError):
             line += f"; its __init__ takes what its base's takes, and passes it on{place_of(plugin, '__init__')}"
-        raise ConfigError(placed(line, plugin, "__init__")) from error
+        raise ConfigError(with_place(line, plugin, "__init__")) from error
     if not hasattr(made, "settings"):
         raise ConfigError(
             f"plug-in {plugin.__name__}: __init__ does not call super().__init__ with what it is given"

@@ -27,15 +27,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Record:
-    """One remembered thing: scalars by name, and arrays by name."""
+class StoredRecord:
+    """A record in a client's memory: scalars by name, and arrays by name."""
 
     values: Mapping[str, Scalar]
     arrays: Arrays = field(default_factory=dict)
 
     @cached_property
     def as_flowers(self) -> "tuple[ConfigRecord, ArrayRecord]":
-        """The same as Flower's records; not to be changed, as many simulated clients may remember one thing."""
+        """The record as Flower's records, which must not be changed.
+
+        Many simulated clients may remember one thing.
+        """
         from flwr.app import Array, ArrayRecord, ConfigRecord
 
         arrays = {k: Array(np.asarray(a, order="C")) for k, a in self.arrays.items()}
@@ -43,7 +46,7 @@ class Record:
 
 
 class Store(Protocol):
-    """Where a client keeps its records.
+    """A client's memory of records by name.
 
     Attributes:
         durable: whether records outlive the process.
@@ -51,22 +54,25 @@ class Store(Protocol):
 
     durable: bool
 
-    def read(self, name: str) -> Record | None:
+    def read(self, name: str) -> StoredRecord | None:
         """Return the record of that name, or None."""
 
-    def write(self, name: str, record: Record) -> None:
-        """Replace the record of that name, all or nothing."""
+    def write(self, name: str, record: StoredRecord) -> None:
+        """Replace the named record atomically."""
 
 
 def remember_round(store: Store, name: str, server_round: int, before: Arrays, after: Arrays) -> None:
-    """Store arrays as they were before and after a round, both or neither, so that it can be run again."""
+    """Store arrays from before and after a round, so that it can be repeated.
+
+    Both are stored, or neither.
+    """
     arrays = {f"before/{key}": array for key, array in before.items()}
     arrays |= {f"after/{key}": array for key, array in after.items()}
-    store.write(name, Record({"round": server_round}, arrays))
+    store.write(name, StoredRecord({"round": server_round}, arrays))
 
 
 def recall_before(store: Store, name: str, server_round: int) -> Arrays:
-    """Return arrays that `remember_round` stored, as they were before a round; empty: none are stored."""
+    """Return arrays stored by `remember_round`, as before a round; empty if none are."""
     if (record := store.read(name)) is None:
         return {}
     moment = "after/" if int(record.values["round"]) < server_round else "before/"
@@ -82,7 +88,7 @@ class LocalTrainingSettings(LocalSteps, LearningRate):
 
     @classmethod
     def of(cls, *sources: Mapping[str, object]) -> "LocalTrainingSettings":
-        """Take the settings from the first source that has each of them.
+        """Return the settings, each from the first source that has it.
 
         Raises:
             ConfigError: where one is missing or not allowed.
@@ -101,17 +107,19 @@ class LocalTrainingSettings(LocalSteps, LearningRate):
 
 
 class LocalProblem(Protocol):
-    """What one local training works on: minibatches of a client's examples, and the loss on them."""
+    """The minibatches of one local training, and the loss on them."""
 
     @property
     def settings(self) -> LocalTrainingSettings:
-        """Learning rate and so on."""
+        """The local training's settings."""
 
     def minibatches(self) -> "Iterator[Tensor]":
         """Yield the indices of one minibatch after another, on the device of the inputs."""
 
     def loss_of(self, model: "nn.Module", minibatch: "Tensor") -> "Tensor":
-        """Return a model's mean loss on a minibatch, given its indices, in the precision of the settings.
+        """Return a model's mean loss on a minibatch of the given indices.
+
+        In the precision of the settings.
 
         Raises:
             LimitReached: where the time for training is over.
@@ -119,7 +127,7 @@ class LocalProblem(Protocol):
 
 
 class TrainingJob(Protocol):
-    """One TRAIN that a client joined, as a local rule sees it.
+    """One joined TRAIN, as a local rule sees it.
 
     Attributes:
         arrays: the model that was sent, by name.
@@ -161,18 +169,24 @@ class TrainingJob(Protocol):
         """
 
     def train(self, rule: "LocalRule", start: "Arrays | None" = None) -> "Arrays":
-        """Return the local model that a rule trains; None, or no arrays: from the model that was sent."""
+        """Return the local model that a rule trains, starting from given arrays.
+
+        Without ``start``, or with empty arrays, training starts from the model that was sent.
+        """
 
     def gradient(self, arrays: "Arrays", batch: "NDArray[np.int64] | None") -> "Arrays":
-        """Return the gradient of a model's mean training loss; None: all examples."""
+        """Return the gradient of a model's mean training loss over some examples.
+
+        ``batch``: rows of the training data; None: all of them.
+        """
 
     def pack(self, arrays: "Arrays") -> "ArrayRecord":
-        """Return model-shaped arrays as a record, in the form in which the model was sent."""
+        """Return model-shaped arrays as a record in the sent model's form."""
 
 
 @dataclass(frozen=True)
 class BatchedTerms:
-    """What a rule adds to each gradient where clients train as one batch.
+    """The terms that a rule adds to each gradient of a batch of clients.
 
     Attributes:
         add: called with (name, target, before, active, sign) for each parameter of all clients: adds ``sign`` times
@@ -184,7 +198,7 @@ class BatchedTerms:
     needs_before: bool = False
 
 
-def stacked(tensors: "Sequence[Sequence[Tensor]]", names: Iterable[str]) -> "dict[str, Tensor]":
+def stack_tensors(tensors: "Sequence[Sequence[Tensor]]", names: Iterable[str]) -> "dict[str, Tensor]":
     """Return the clients' tensors of each parameter as one, by name, shape ``(clients, *shape)``.
 
     Args:
@@ -245,11 +259,17 @@ class LocalRule(Plugin):
         return 1
 
     def gradients(self, steps: int) -> int:
-        """Return how many gradients a training of that many local steps takes: an owner's limit counts them."""
+        """Return the number of gradients in a training of so many local steps.
+
+        An owner's limit counts them.
+        """
         return steps * self.draws()
 
     def examples(self, training: LocalTrainingSettings) -> int:
-        """Return how many examples stand behind one gradient; 0: all. An owner's limit bounds them from below."""
+        """Return the number of examples behind one gradient; 0 for all.
+
+        An owner's limit bounds them from below.
+        """
         return training.batch_size
 
     def train(self, model: "nn.Module", problem: LocalProblem) -> None:
@@ -267,7 +287,7 @@ class LocalRule(Plugin):
 
     @classmethod
     def batched_terms(cls, rules: "Sequence[LocalRule]", start: "Mapping[str, Tensor]") -> BatchedTerms | None:
-        """Return what the rule adds to each gradient in a batch; None: nothing.
+        """Return the terms that the rule adds to batched gradients; None if none.
 
         Args:
             rules: each client's rule, in the places of the clients; their settings are equal.

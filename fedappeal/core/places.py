@@ -8,7 +8,7 @@ from traceback import walk_tb
 from typing import Any
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.wording import near
+from fedappeal.system.wording import short_path
 
 _NOT_THE_AUTHORS = frozenset(
     ("fedappeal", "client", "server", "strategies", "torch", "numpy", "flwr", "pydantic", "greenlet", "transformers")
@@ -18,27 +18,33 @@ _INSTALLED = f"{os.sep}site-packages{os.sep}"
 
 
 def reason(error: BaseException) -> str:
-    """Return an error in one line, with file and line of the plug-in's code, if it came through some."""
+    """Return an error in one line, with file and line of a plug-in's code."""
     text = " ".join(str(error).split())
     return text if isinstance(error, ConfigError) and text else f"{type(error).__name__}: {text}{place(error)}"
 
 
 def place(error: BaseException) -> str:
-    """Return `` (FILE:LINE)`` of the innermost frame of the author's code; empty: none, or a refusal in words."""
+    """Return ``(FILE:LINE)`` of the author's innermost frame, after a space; empty if none.
+
+    A refusal in words (ConfigError) has none either.
+    """
     if isinstance(error, ConfigError):
         return ""
     frames = _frames(error)
     theirs = [frame for frame in frames if _INSTALLED not in frame[0]] or frames
-    return f" ({near(theirs[-1][0])}:{theirs[-1][1]})" if theirs else ""
+    return f" ({short_path(theirs[-1][0])}:{theirs[-1][1]})" if theirs else ""
 
 
 def is_authors(error: BaseException) -> bool:
-    """Whether an error came through code that is neither fedappeal's nor an installed package's."""
+    """Whether an error came through an author's code.
+
+    Neither fedappeal's nor an installed package's.
+    """
     return any(_INSTALLED not in file for file, _ in _frames(error))
 
 
 def _frames(error: BaseException) -> list[tuple[str, int]]:
-    """Return file and line of each frame that may be the author's, the innermost last."""
+    """Return the author's frames as file and line, the innermost last."""
     return [
         (frame.f_code.co_filename, line)
         for cause in _causes(error)
@@ -48,24 +54,30 @@ def _frames(error: BaseException) -> list[tuple[str, int]]:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from, the first cause last."""
+    """Yield an error and its causes, the first cause last."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def place_of(plugin: Any, *methods: str) -> str:
-    """Return `` (FILE:LINE)`` of the first of these methods that the author wrote, or the file; empty: it is ours."""
+    """Return ``(FILE:LINE)`` of a plug-in's first method among these, after a space.
+
+    The plug-in's file if its author wrote none of them; empty for fedappeal's own.
+    """
     if plugin.__module__.partition(".")[0] in _NOT_THE_AUTHORS:
         return ""
     for kind in getattr(plugin, "__mro__", ()):  # a task or a model may be a function
         for method in methods:
             code = getattr(kind.__dict__.get(method), "__code__", None)
             if code is not None and kind.__module__.partition(".")[0] not in _NOT_THE_AUTHORS:
-                return f" ({near(code.co_filename)}:{code.co_firstlineno})"
-    return f" ({near(getattr(sys.modules.get(plugin.__module__), '__file__', None) or plugin.__module__)})"
+                return f" ({short_path(code.co_filename)}:{code.co_firstlineno})"
+    return f" ({short_path(getattr(sys.modules.get(plugin.__module__), '__file__', None) or plugin.__module__)})"
 
 
-def placed(line: str, plugin: Any, *methods: str) -> str:
-    """Return what is wrong with where its author may look, as `place_of`, unless it names a file itself."""
+def with_place(line: str, plugin: Any, *methods: str) -> str:
+    """Return a problem's line with a place to look, unless it names a file.
+
+    The place is that of `place_of`.
+    """
     return line if re.search(r"\.py[:,]", line) else line + place_of(plugin, *methods)

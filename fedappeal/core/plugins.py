@@ -4,6 +4,11 @@ Strategies, policies, local rules, requirements and tasks are plug-ins; a model 
 
 A name is one of fedappeal's, ``package.module:Name``, or an entry point. The settings of a plug-in stand under its
 own name: ``mine.learning-rate``.
+
+What may a name import, and what may then be called? `Registry.find` answers for all, and `Allowed` says who asks.
+What users type on their own command line needs no permission. What a message, a bundle, a run's folder or a model's
+card names is of fedappeal a short name, or a subclass of its kind's base class in few modules; of a package that is
+allowed such a subclass, or a function that the package itself defines.
 """
 
 import hashlib
@@ -12,7 +17,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -21,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, packages_dist
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ConfigDict
@@ -44,12 +49,12 @@ class PluginSettings(Settings):
 
 
 def name_of_class(written: str) -> str:
-    """Return the name of a plug-in whose class says none: the class name in kebab case."""
+    """Return a plug-in class's default name: the class name in kebab case."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", written).lower()
 
 
 class Plugin:
-    """What can be named in a run's settings.
+    """The base of all classes that a run's settings can name.
 
     Args:
         settings: the plug-in's own, checked; None: the defaults.
@@ -76,7 +81,7 @@ class Plugin:
 
     @classmethod
     def summary_line(cls) -> str:
-        """Return what the plug-in is: the first line of its docstring."""
+        """Return the first line of the plug-in's docstring."""
         return (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
@@ -97,7 +102,7 @@ def parse_section(plugin: type[Plugin], values: Mapping[str, Any]) -> PluginSett
 
 
 def _prefixed(lines: str, name: str) -> str:
-    """Put a plug-in's name in front of the keys of errors."""
+    """Prefix the keys of errors with a plug-in's name."""
     prefixed = []
     for line in lines.splitlines():
         unknown = re.sub(r"'([^']+)'", rf"'{name}.\1'", line) if line.startswith("unknown setting") else ""
@@ -107,10 +112,11 @@ def _prefixed(lines: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Allowed:
-    """Which packages may be imported because a message, a run or a file names them.
+    """The packages that may be imported for a name, and who asks for it.
 
     Attributes:
-        packages: names of packages or distributions; None: all.
+        packages: names of packages or distributions that a message, a run's folder or a file may name; None: users
+            name all themselves.
         by_call: whether a command or a Python call allows them, for a folder; else a client's owner does. The current
             folder is then searched only where `HERE` is among the packages.
     """
@@ -120,17 +126,27 @@ class Allowed:
 
     @classmethod
     def of(cls, packages: Iterable[str], by_call: bool = False) -> "Allowed":
-        """Allow the named packages alone."""
+        """Return an allowance of the named packages alone."""
         return cls(frozenset(name.strip() for name in packages if name.strip()), by_call)
 
     def missing(self, module: str, distribution: str = "") -> list[str]:
-        """Return what an import of a module lacks: packages, or `HERE`; empty: it is allowed."""
+        """Return what an import of a module lacks; empty if it is allowed.
+
+        Packages that are not allowed, and `HERE` for a module of the current folder.
+        """
         if self.packages is None or _is_our_module(module):
             return []
-        parts = module.split(".")
-        names = {".".join(parts[: n + 1]) for n in range(len(parts))} | ({distribution} if distribution else set())
-        package = [] if names & self.packages else [distribution or parts[0]]
-        return [*package, *([HERE] if self.by_call and HERE not in self.packages and _only_here(parts[0]) else [])]
+        first = module.partition(".")[0]
+        package = [] if self.granted(module, distribution) else [distribution or first]
+        return [*package, *([HERE] if self.by_call and HERE not in self.packages and _only_here(first) else [])]
+
+    def granted(self, module: str, distribution: str = "") -> str:
+        """Return the outermost allowed package that contains a module; empty if none does."""
+        packages, parts = self.packages or frozenset[str](), module.split(".")
+        if distribution in packages:
+            return parts[0]
+        outer = (".".join(parts[: n + 1]) for n in range(len(parts)))
+        return next((package for package in outer if package in packages), "")
 
     def check(self, kind: str, name: str, module: str, distribution: str = "") -> None:
         """Check before an import.
@@ -176,6 +192,7 @@ class Registry(Generic[P]):
         base: the class that a plug-in is derived from, or its ``module:Name``.
         built_in: ``module:Name`` by the name of each that comes with fedappeal.
         also: other forms of names, for messages.
+        places: further modules of fedappeal's, whose classes a message or file may name.
     """
 
     kind: str
@@ -183,6 +200,7 @@ class Registry(Generic[P]):
     base: type[P] | str
     built_in: Mapping[str, str]
     also: str = ""
+    places: tuple[str, ...] = ()
 
     @cached_property
     def base_class(self) -> type[P]:
@@ -192,7 +210,7 @@ class Registry(Generic[P]):
 
     @property
     def base_name(self) -> str:
-        """Its module and name, for messages."""
+        """The base class's module and name, for messages."""
         return f"{self.base_class.__module__}.{self.base_class.__name__}"
 
     def names(self) -> list[str]:
@@ -215,8 +233,24 @@ class Registry(Generic[P]):
             raise ConfigError(f"{self.kind} = '{name}' is not allowed: it is no subclass of {self.base_name}")
         return plugin
 
+    def maker(self, name: str, allowed: Allowed = ALL) -> Callable[..., object]:
+        """Return the class or function that makes a plug-in of this name.
+
+        Arguments and errors as `load`.
+        """
+        if not self.package(name):  # not each function of fedappeal's makes a plug-in
+            return self.load(name, allowed)
+        plugin = self.find(name, allowed)
+        if not callable(plugin):
+            raise ConfigError(f"{self.kind} = {name!r} is not allowed: {name.rpartition(':')[2]} is not callable")
+        made: Callable[..., object] = plugin
+        return made
+
     def find(self, name: str, allowed: Allowed = ALL) -> Any:
-        """Return the object of a name, of whatever type; arguments and errors as `load`."""
+        """Return the object of a name, of any type, as a user names it.
+
+        Arguments and errors as `load`.
+        """
         if name in self.built_in:
             return _built_in(self.built_in[name])
         path, distribution = self._path(name)
@@ -225,6 +259,8 @@ class Registry(Generic[P]):
         if not all(step.replace("-", "_").isidentifier() for step in (*module.split("."), *steps)):
             raise ConfigError(f"{self.kind} = {name!r} is not allowed: write your own as package.module:Name")
         allowed.check(self.kind, name, module, distribution)
+        if allowed.packages is not None:
+            self._check_path(name, module, steps)
         if not _is_our_module(module):
             _search_plugin_path(module.partition(".")[0])
         try:
@@ -236,10 +272,44 @@ class Registry(Generic[P]):
         except (Exception, SystemExit) as error:
             hint = did_you_mean(str(error.name), dir(error.obj), " ({})") if isinstance(error, AttributeError) else ""
             raise ConfigError(f"{self.kind} = '{name}' cannot be imported: {reason(error)}{hint}") from error
+        if allowed.packages is not None:
+            self._check_plugin(name, plugin, allowed.granted(module, distribution))
         return plugin
 
+    def _check_path(self, name: str, module: str, steps: list[str]) -> None:
+        """Check the module of a name from a message or file, before its import.
+
+        Raises:
+            ConfigError: a module of fedappeal's that holds no plug-ins of this kind, a program, or several steps.
+        """
+        if _is_our_module(module) and module not in {
+            *self.places,
+            *(path.partition(":")[0] for path in self.built_in.values()),
+        }:
+            raise ConfigError(f"{self.kind} = '{name}' is not allowed: '{module}' holds none that a run may name")
+        if special := [part for part in (*module.split(".")[1:], *steps) if part.startswith("__")]:
+            raise ConfigError(f"{self.kind} = '{name}' is not allowed: '{special[0]}' is no plug-in")
+        if len(steps) > 1 and ":" in name:
+            raise ConfigError(f"{self.kind} = '{name}' is not allowed: one name behind the colon")
+
+    def _check_plugin(self, name: str, plugin: Any, package: str) -> None:
+        """Check an object that a message or a file names, before it is called.
+
+        Raises:
+            ConfigError: neither a subclass of the kind's base class nor, outside of fedappeal, a function that the
+                allowed package defines.
+        """
+        if isinstance(plugin, type) and issubclass(plugin, self.base_class):
+            return
+        if package and isinstance(plugin, FunctionType) and f"{plugin.__module__}.".startswith(f"{package}."):
+            return
+        function = f", nor a function that '{package}' defines" if package else ""
+        raise ConfigError(f"{self.kind} = '{name}' is not allowed: it is no subclass of {self.base_name}{function}")
+
     def package(self, name: str) -> str:
-        """Return the package that an owner has to allow for a name; empty: fedappeal's own.
+        """Return the package that an owner must allow for a name.
+
+        Empty for fedappeal's own.
 
         Raises:
             ConfigError: the name is not known.
@@ -249,7 +319,10 @@ class Registry(Generic[P]):
         return "" if _is_our_module(module) else distribution or module.partition(".")[0]
 
     def missing(self, name: str, allowed: Allowed) -> list[str]:
-        """Return what the import of a named plug-in lacks, as `Allowed.missing`; raises as `package`."""
+        """Return the packages that a named plug-in's import lacks.
+
+        As `Allowed.missing`; raises as `package`.
+        """
         path, distribution = self._path(name)
         return allowed.missing(path.partition(":")[0], distribution)
 
@@ -268,13 +341,15 @@ class Registry(Generic[P]):
 
 
 def _built_in(path: str) -> Any:
-    """Return what comes with fedappeal at ``module:Name``."""
+    """Return fedappeal's own object at ``module:Name``."""
     module, _, name = path.partition(":")
     return attrgetter(name)(importlib.import_module(module))
 
 
 def _search_plugin_path(package: str) -> None:
-    """Search the user's folder last, as a console script does not search it.
+    """Put the user's folder last on the import path.
+
+    A console script does not search it.
 
     The current folder is searched only for a package that is nowhere else.
     """
@@ -289,7 +364,7 @@ _SEARCHED: list[str] = []
 
 
 def is_importable(package: str) -> bool:
-    """Whether a package is found as the import path stood before plug-ins were searched; it is not imported."""
+    """Whether a package is on the import path without plug-in folders; not imported."""
     searched = PathFinder.find_spec(package, _SEARCHED) if _SEARCHED else None
     loaded = sys.modules.get(package)
     if searched is None and loaded is not None:
@@ -299,14 +374,14 @@ def is_importable(package: str) -> bool:
 
 
 def _only_here(package: str) -> bool:
-    """Whether only a search of the current folder finds a package."""
+    """Whether a package is found in the current folder alone."""
     elsewhere = os.environ.get(PLUGIN_PATH) or is_importable(package)
     return not elsewhere and PathFinder.find_spec(package, [os.getcwd()]) is not None
 
 
 @contextmanager
 def current_folder_unsearched() -> Iterator[None]:
-    """Keep the current folder off the import path of processes that are started meanwhile."""
+    """Keep the current folder off child processes' import path during the block."""
     if os.environ.get(PLUGIN_PATH):
         yield
         return
@@ -332,7 +407,7 @@ _distributions = cache(packages_distributions)
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a plug-in's code comes from.
+    """The origin of a plug-in's code.
 
     Attributes:
         name: as the run names it.

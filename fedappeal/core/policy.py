@@ -36,18 +36,18 @@ class Past:
 
 
 class Outlook(Protocol):
-    """What a client may measure to look ahead; each costs it time."""
+    """Further evaluations of a client, to look ahead; each costs it time."""
 
     def held_out(self) -> Evaluation:
-        """Return how the model that was sent does on the client's test data."""
+        """Return the sent model's evaluation on the client's test data."""
 
     def alone(self, rounds: int) -> Evaluation:
-        """Return the same of the model that it would train alone from there, of some rounds' local steps."""
+        """Return the evaluation after some rounds of training alone from this model."""
 
 
 @dataclass(frozen=True)
 class Situation(JudgedByDefault):
-    """What a client knows when it decides.
+    """The facts on which a client decides.
 
     Attributes:
         server_round: the round, from 1.
@@ -79,7 +79,7 @@ class Situation(JudgedByDefault):
 
     @property
     def score(self) -> float:
-        """Its value of the task's metric; of a classifier the accuracy, in [0, 1]."""
+        """The model's score by the task's metric; a classifier's accuracy, in [0, 1]."""
         return self.evaluation.score
 
 
@@ -104,7 +104,9 @@ class Policy(Plugin):
         raise TypeError(f"policy '{self.name}' has no method decide")
 
     def available(self, seed: int, client_id: str, server_round: int) -> bool:
-        """Whether the client answers a round at all; it declines others without looking at the model.
+        """Whether the client answers a round at all.
+
+        It declines others without looking at the model.
 
         Args:
             seed: the run's.
@@ -114,11 +116,11 @@ class Policy(Plugin):
         return True
 
     def wishes(self, situation: Situation) -> tuple[Decision, ...]:
-        """Return what a policy and each of its behaviours wish; empty where there are none."""
+        """Return the wishes of a policy and its behaviours; empty if it has none."""
         return ()
 
     def check(self) -> None:
-        """Check what settings alone do not tell, before the client's first round.
+        """Check a client before its first round, beyond what its settings tell.
 
         Raises:
             ConfigError: one line: what is missing.

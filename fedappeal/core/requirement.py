@@ -13,7 +13,7 @@ from fedappeal.settings.config import Scalar
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a client measured of one model.
+    """A client's measurements of one model.
 
     Attributes:
         loss: mean loss on the split.
@@ -29,7 +29,7 @@ class Evaluation:
 
     @property
     def error(self) -> float:
-        """How far the score is from the best: ``1 - accuracy``."""
+        """The score's distance from the best: ``1 - accuracy``."""
         return self.metric.error(self.score)
 
     def inflated(self, factor: float) -> "Evaluation":
@@ -59,7 +59,7 @@ class JudgedByDefault:
 
 @dataclass(frozen=True)
 class Measured(JudgedByDefault):
-    """What a joined client knows when it reports.
+    """The measurements on which a joined client's report rests.
 
     Attributes:
         evaluation: of the model that was sent, on the client's training data.
@@ -85,7 +85,7 @@ LOOKS = 20
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a client requires.
+    """A client's requirement of a model.
 
     Attributes:
         rho: the loss to stay below, or the value of the task's metric to reach; finite.
@@ -106,7 +106,7 @@ class Requirement:
         return evaluation.loss < self.rho
 
     def advantage(self, evaluation: Evaluation) -> float:
-        """Return by how much a model is better than rho, in its units; NaN where it was not measured."""
+        """Return a model's advantage over rho, in its units; NaN if not measured."""
         if self.of == METRIC:
             ahead = evaluation.score - self.rho
             return ahead if evaluation.metric.higher_is_better else -ahead
@@ -114,13 +114,16 @@ class Requirement:
 
 
 class WarmUp(Protocol):
-    """What a requirement may ask of its client before the first round."""
+    """The training and data that a requirement may use before the first round."""
 
     def train(self, steps: int, learning_rate: float) -> Arrays:
         """Return the model that the client trains alone from w_0."""
 
     def path(self, steps: int, learning_rate: float) -> Iterator[Arrays]:
-        """Yield w_0 and the models after each of `LOOKS` stretches of that training; momentum begins anew in each."""
+        """Yield w_0 and the model after each of `LOOKS` stretches of training.
+
+        Momentum begins anew in each.
+        """
 
     def train_loss(self, arrays: Arrays) -> float:
         """Return a model's loss on the client's training data, measured as ``loss-mode`` says."""
@@ -130,7 +133,7 @@ class WarmUp(Protocol):
         """Whether the client judges models by held-out data."""
 
     def judged_loss(self, arrays: Arrays) -> float:
-        """Return a model's loss on what the client judges by: held-out data, or else its training data."""
+        """Return a model's loss on the client's held-out data, else its training data."""
 
     def test_score(self, arrays: Arrays) -> float:
         """Return a model's value of the task's metric on the client's test data."""

@@ -9,7 +9,9 @@ from fedappeal.settings.config import ConfigError
 
 
 def read_root_certificates(path: str) -> bytes | None:
-    """Read the CA certificate that a user names; None where none is named, which means plaintext.
+    """Return the content of a CA certificate file; None if no file is named.
+
+    None means plaintext.
 
     Raises:
         ConfigError: if it cannot be read or is no certificate.

@@ -43,7 +43,7 @@ _CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Made:
-    """A file that was asked for.
+    """A requested file, and whether it was made.
 
     Attributes:
         path: the file.
@@ -68,7 +68,9 @@ class Authority:
 
 
 def write_certificates(folder: Path, hosts: Iterable[str], clients: Iterable[str], days: int) -> list[Made]:
-    """Make what is missing: CA, server certificate, keys of clients. What is there already stays.
+    """Write the missing files: CA, server certificate, clients' keys.
+
+    What is there already stays.
 
     Args:
         folder: gets ``ca.crt``, ``ca.key``, ``server.crt``, ``server.key`` and ``clients/NAME.key``, ``.pub``.
@@ -96,7 +98,7 @@ def write_certificates(folder: Path, hosts: Iterable[str], clients: Iterable[str
 
 
 def make_key(path: Path, name: str = "") -> Made:
-    """Make a client's key, and its public half beside it under the same name with ``.pub``.
+    """Write a client's key, and its public half under the same name plus ``.pub``.
 
     Args:
         path: the private key's file; a key that is there already is kept.
@@ -232,7 +234,7 @@ def _builder(
     begin: datetime.datetime,
     end: datetime.datetime,
 ) -> x509.CertificateBuilder:
-    """Return a certificate without extensions; its issuer, where there is none, is its own name."""
+    """Return a certificate without extensions, self-issued without an issuer."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     empty = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer or subject).public_key(key)
     return empty.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
@@ -250,7 +252,10 @@ def _read_pem_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def _read_key(path: Path, load: Callable[..., object], unreadable: str, another: str) -> ec.EllipticCurvePrivateKey:
-    """Return a file's EC key; what is said of one that ``load`` cannot read, and of another kind, is given."""
+    """Return a file's EC key.
+
+    ``unreadable`` and ``another`` are what is said of a key that ``load`` cannot read, and of another kind.
+    """
     try:
         key = load(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -86,7 +86,7 @@ def register(superlink: RemoteSuperLink, keys: list[PublicKey]) -> list[str]:
 
 
 def unregister(superlink: RemoteSuperLink, who: str) -> Node:
-    """Strike a node off: it is not admitted any more, and its key can never come back.
+    """Strike a node off for good: its key is never admitted again.
 
     Args:
         superlink: the SuperLink.

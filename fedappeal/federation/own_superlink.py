@@ -20,7 +20,7 @@ NOT_GUARDED = (
 
 
 def run_own_superlink(arguments: Sequence[str]) -> None:
-    """Be a SuperLink whose ports on loopback serve this user's processes only.
+    """Run a SuperLink whose loopback ports serve this user's processes only.
 
     Args:
         arguments: options of `flower-superlink`.
@@ -44,12 +44,12 @@ def run_own_superlink(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Be the SuperLink, with the options of this process's command line."""
+    """Run the SuperLink with this process's command line."""
     with quick_imports():
-        from fedappeal.flower.superlink.steady_time import begin_steady_time
+        from fedappeal.flower.superlink.monotonic_time import begin_monotonic_time
         from fedappeal.settings.config import ConfigError
 
-    begin_steady_time()
+    begin_monotonic_time()
     try:
         run_own_superlink(sys.argv[1:])
     except (ConfigError, NotTold) as error:

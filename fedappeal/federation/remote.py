@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
-from fedappeal.flower.control import LISTED, Control, ControlError, Node, Run, RunStatus, control
+from fedappeal.flower.control import LISTED, Control, ControlError, FlowerRunStatus, ListedRun, Node, control
 from fedappeal.settings.config import RunConfig
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ PATIENCE = 180.0
 
 @dataclass(frozen=True)
 class RemoteSuperLink:
-    """A long-running SuperLink, by its Control API; each call raises `ControlError` where it is away or refuses.
+    """A long-running SuperLink, reached by its Control API.
+
+    Each call raises `ControlError` where it is away or refuses.
 
     Attributes:
         address: ``HOST:PORT``.
@@ -47,21 +49,24 @@ class RemoteSuperLink:
         return cls(address, read_root_certificates(root_certificates))
 
     def control(self) -> AbstractContextManager[Control]:
-        """Return its Control API, open for several calls."""
+        """Yield the Control API, open for several calls."""
         return control(self.address, self.root_certificates)
 
     def nodes(self) -> list[Node]:
-        """Return all nodes that it knows, those struck off too, in the order of their registration."""
+        """Return all nodes of the SuperLink in order of registration.
+
+        Those struck off are among them.
+        """
         with self.control() as api:
             return api.nodes()
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ListedRun]:
         """Return all runs in the order in which they were submitted."""
         with self.control() as api:
             return api.runs()
 
-    def run_status(self, run_id: int) -> RunStatus:
-        """Return how a run is doing."""
+    def run_status(self, run_id: int) -> FlowerRunStatus:
+        """Return a run's status."""
         with self.control() as api:
             return api.run_status(run_id)
 
@@ -90,7 +95,7 @@ class RemoteSuperLink:
         patience: float = PATIENCE,
         on_answer: Callable[[float], None] = lambda seconds: None,
     ) -> str:
-        """Wait until a run has ended; return why it did not complete, one line; empty where it did.
+        """Wait for a run's end; return why it did not complete, empty if it did.
 
         Args:
             run_id: the run.
@@ -104,7 +109,7 @@ class RemoteSuperLink:
         """
         shown, next_status, answered = "", time.monotonic(), time.monotonic()
         while True:
-            status: RunStatus | None = None
+            status: FlowerRunStatus | None = None
             if time.monotonic() >= next_status:
                 try:
                     status = self.run_status(run_id)
@@ -126,7 +131,7 @@ class RemoteSuperLink:
             time.sleep(_POLL)
 
 
-def _failure(status: RunStatus, reason: str) -> str:
+def _failure(status: FlowerRunStatus, reason: str) -> str:
     if status.completed:
         return ""
     if status.stopped:

@@ -19,6 +19,7 @@ from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.flower.processes import QUIET, port_is_taken
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, SUPPORTED
 from fedappeal.system.files import private_folder, private_log
+from fedappeal.system.plain_files import last_line
 from fedappeal.system.process_end import end_child, end_with_parent
 from fedappeal.system.socket_owner import NotTold, is_told, listener_of
 
@@ -29,7 +30,7 @@ _READY_WITHIN = 60.0
 
 
 class SuperLinkError(RuntimeError):
-    """The SuperLink did not start; the message is for a person to read."""
+    """The SuperLink did not start; the message says why."""
 
 
 class _PortTaken(SuperLinkError):
@@ -80,7 +81,7 @@ class SuperLink:
 
     @property
     def stock_address(self) -> str:
-        """Where a stock SuperNode of the same Flower connects."""
+        """The address for a stock SuperNode of the same Flower."""
         if SUPERNODE_SPEAKS_HTTP and not self._http:
             raise SuperLinkError("stock SuperNodes of this Flower speak HTTP, which this SuperLink does not serve")
         return self.http_address if SUPERNODE_SPEAKS_HTTP else self.fleet_address
@@ -134,7 +135,7 @@ class SuperLink:
         raise AssertionError("unreachable")
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End the process and every process that it started; at once where it has ended already."""
+        """End the process and all that it started, if it has not ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -172,6 +173,9 @@ class SuperLink:
     def _env(self) -> dict[str, str]:
         scripts = str(_flower_command("flower-superlink").parent)
         home = self.folder / "flower"
+        # Flower runs the app that it finds there, and this folder may have come from anywhere.
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(home)
         private_folder(home)
         return {
             **os.environ,
@@ -197,7 +201,10 @@ class SuperLink:
         raise SuperLinkError(f"the SuperLink did not answer within {_READY_WITHIN:g} s; see {self.log_file}")
 
     def _check_listeners(self) -> None:
-        """Check that the ports are this user's: another may have taken one while the SuperLink started."""
+        """Check that this user's processes listen at the ports.
+
+        Another may have taken one while the SuperLink started.
+        """
         fleet = "" if _SIMULATION in self._options else self.fleet_address
         for address in filter(None, (self.control_address, fleet, self.http_address)):
             host, _, port = address.rpartition(":")
@@ -205,8 +212,7 @@ class SuperLink:
                 raise _PortTaken(f"the port {address} is in use by user {uid}")
 
     def _last_line(self) -> str:
-        lines = self.log_file.read_text(errors="replace").split("\n")
-        return f"{next((line.strip() for line in reversed(lines) if line.strip()), '')} (see {self.log_file})"
+        return f"{last_line(self.log_file)} (see {self.log_file})"
 
 
 def _flower_command(name: str) -> Path:
@@ -219,7 +225,9 @@ def _flower_command(name: str) -> Path:
 
 
 def import_paths(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a process finds this very installation first, and the user's own code last.
+    """Return the environment variables that put this installation first on the import path.
+
+    The user's own code comes last.
 
     Args:
         environment: what the process would have without them.
@@ -245,7 +253,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _family(pid: int) -> list[psutil.Process]:
-    """Return a process and all processes below it, at any depth; empty where it has ended."""
+    """Return a process and all its descendants; empty if it has ended."""
     try:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]

@@ -28,7 +28,7 @@ _LARGEST_SETTINGS = 2**20
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run's bundle says: its settings and its version, never its code.
+    """The settings and version in a run's bundle, never its code.
 
     Attributes:
         config: the run configuration, with what was overridden at the submission.
@@ -42,7 +42,7 @@ class RunSettings:
 def build_fab(
     config: Mapping[str, Any], serverapp: str = SERVER_APP, clientapp: str = CLIENT_APP, *, version: str = FEDAPPEAL
 ) -> bytes:
-    """Build a bundle in memory that holds settings and names its apps.
+    """Return a bundle that holds settings and names its apps.
 
     It holds no code: the SuperLink imports the ServerApp that it names, and with no ``server`` package in the bundle
     it finds the installed one.
@@ -69,14 +69,14 @@ def build_fab(
         "tool.flwr.app.fab-format-version": _FORMAT,
         "tool.flwr.app.flwr-version-target": versions.OLDEST,
         "tool.flwr.app.components": {"serverapp": serverapp, "clientapp": clientapp},
-        "tool.flwr.app.config": nested(config),
+        "tool.flwr.app.config": nest_settings(config),
     }
-    files = {"pyproject.toml": tomli_w.dumps(nested(project)).encode(), "LICENSE": _LICENSE.encode()}
+    files = {"pyproject.toml": tomli_w.dumps(nest_settings(project)).encode(), "LICENSE": _LICENSE.encode()}
     return build_fab_from_files(files)[0]
 
 
-def nested(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the part before a dot as a table, as Flower wants them in TOML.
+def nest_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with dotted keys as tables, as Flower wants them in TOML.
 
     Raises:
         ValueError: if a key is both a setting and a table.
@@ -95,8 +95,8 @@ def nested(config: Mapping[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def read(content: bytes, overrides: UserConfig) -> RunSettings:
-    """Read the settings of a bundle; a nested setting comes back under its dotted key.
+def read_bundle(content: bytes, overrides: UserConfig) -> RunSettings:
+    """Return a bundle's settings, nested ones under dotted keys.
 
     Args:
         content: the bundle.

@@ -40,7 +40,7 @@ LISTED = ("strategy", "task", "out")
 
 
 class ControlError(RuntimeError):
-    """The SuperLink did not do what was asked; the message is one line for a person to read.
+    """The SuperLink refused, or did not answer; the message is one line.
 
     Attributes:
         unreachable: whether no answer came, so that asking again may help.
@@ -52,12 +52,12 @@ class ControlError(RuntimeError):
 
 
 class KeyInUse(ControlError):
-    """The SuperLink knows a key already."""
+    """A key is already known to the SuperLink."""
 
 
 @dataclass(frozen=True)
-class RunStatus:
-    """How a run is doing, in Flower's words.
+class FlowerRunStatus:
+    """The status of a run in Flower's words.
 
     Attributes:
         status: ``pending``, ``starting``, ``running`` or ``finished``.
@@ -87,16 +87,19 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class Listed:
-    """A row of a list of the SuperLink's."""
+    """A row of a SuperLink's list."""
 
     def as_dict(self) -> dict[str, str]:
-        """Return all fields as texts; JSON's numbers, which end at 2^53, cannot hold the ids."""
+        """Return all fields as texts.
+
+        JSON's numbers, which end at 2^53, cannot hold the ids.
+        """
         return {key.replace("_", "-"): str(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Node(Listed):
-    """A node as the SuperLink knows it.
+    """A node in the SuperLink's list.
 
     Attributes:
         client_id: its key's fingerprint, which the run's folder calls it by.
@@ -116,8 +119,8 @@ class Node(Listed):
 
 
 @dataclass(frozen=True)
-class Run(Listed):
-    """A run as the SuperLink knows it.
+class ListedRun(Listed):
+    """A run in the SuperLink's list.
 
     Attributes:
         run_id: the SuperLink's number of it.
@@ -160,8 +163,8 @@ class Control:
             raise ControlError(f"the SuperLink at {self._address} did not start the run (its log says why)")
         return int(response.run_id)
 
-    def run_status(self, run_id: int) -> RunStatus:
-        """Return how a run is doing."""
+    def run_status(self, run_id: int) -> FlowerRunStatus:
+        """Return a run's status."""
         response = self._client.ListRuns(control_pb2.ListRunsRequest(run_id=run_id))
         if run_id not in response.run_dict:
             raise ControlError(f"the SuperLink at {self._address} knows no run {run_id}")
@@ -186,7 +189,7 @@ class Control:
             nodes.append(Node(client_id, int(info.node_id), info.name, info.status, since, _last_seen(info)))
         return nodes
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ListedRun]:
         """Return all runs that the SuperLink knows, in the order in which they were submitted."""
         runs = self._client.ListRuns(control_pb2.ListRunsRequest()).run_dict.values()
         return [_listed(run) for run in sorted(runs, key=lambda run: _moment(run.pending_at))]
@@ -202,15 +205,15 @@ class Control:
         self._client.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node_id))
 
 
-def _status(status: RunStatusProto) -> RunStatus:
-    return RunStatus(*(printable(text) for text in (status.status, status.sub_status, status.details)))
+def _status(status: RunStatusProto) -> FlowerRunStatus:
+    return FlowerRunStatus(*(printable(text) for text in (status.status, status.sub_status, status.details)))
 
 
-def _listed(run: RunProto) -> Run:
+def _listed(run: RunProto) -> ListedRun:
     status, overrides = _status(run.status), user_config_from_proto(run.override_config)
     strategy, task, folder = (str(overrides.get(key, "")) for key in LISTED)
     word = status.sub_status if status.finished else status.status
-    return Run(int(run.run_id), word, strategy, task, run.pending_at, run.finished_at, folder)
+    return ListedRun(int(run.run_id), word, strategy, task, run.pending_at, run.finished_at, folder)
 
 
 def _moment(text: str) -> datetime:
@@ -226,7 +229,7 @@ def _moment(text: str) -> datetime:
 
 
 def _last_seen(info: NodeInfo) -> str:
-    """Return when a node last gave a sign of life; ISO 8601, empty: never."""
+    """Return a node's last sign of life, ISO 8601; empty if never."""
     if info.status != NodeStatus.ONLINE:
         return info.last_deactivated_at
     # A heartbeat keeps a node online for HEARTBEAT_PATIENCE intervals.
@@ -239,7 +242,7 @@ def _last_seen(info: NodeInfo) -> str:
 
 @contextmanager
 def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
-    """Talk to a SuperLink's Control API.
+    """Open a SuperLink's Control API.
 
     Args:
         address: ``HOST:PORT``.
@@ -282,7 +285,7 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
 
 
 def _reason(response: httpx.Response, error: FlowerError | None) -> str:
-    """Return what a refusal says, in one line."""
+    """Return a refusal's reason in one line."""
     parts = (error.message, error.public_details) if error else (response.text,)
     text = " ".join(part for part in parts if part)
     return printable(" ".join(text.split())) or f"HTTP status {response.status_code}"

@@ -13,12 +13,12 @@ _DEFAULT_ACTION = "default"
 
 
 def is_from_superlink(message: Message) -> bool:
-    """Whether a reply is the SuperLink's word that there is no reply, not the client's own."""
+    """Whether the SuperLink, not the client, says that there is no reply."""
     return message.has_error() and message.error.code in FROM_SUPERLINK
 
 
 def has_no_handler(message: Message) -> bool:
-    """Whether an error reply says that the ClientApp has no function for this type of message.
+    """Whether an error reply says that the ClientApp handles no such message.
 
     A ClientApp without ``@app.query()`` answers a QUERY so. Flower has no error code for it, only a text.
     """
@@ -40,12 +40,17 @@ def error_reply(reason: str, reply_to: Message) -> Message:
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """Give a message its id, which Flower sets by hand too: there is no public way."""
+    """Set a message's id.
+
+    Flower sets it by hand too: there is no public way.
+    """
     message.metadata.__dict__["_message_id"] = message_id
 
 
 def set_times(reply: Message, until: float) -> None:
-    """Give a reply the times that the SuperLink expects, whatever this machine's clock was set to.
+    """Set the times of a reply to what the SuperLink expects.
+
+    Whatever this machine's clock was set to.
 
     Args:
         reply: what is about to be sent.
@@ -56,7 +61,9 @@ def set_times(reply: Message, until: float) -> None:
 
 
 def be_sender(run_id: int, node_id: int, task_id: int) -> None:
-    """Let messages of this process come from a ServerApp or a node; else making one outside Flower raises.
+    """Make this process the sender of messages, a ServerApp or a node.
+
+    Else making one outside Flower raises.
 
     Args:
         run_id: the run of every message made from now on.
@@ -71,7 +78,7 @@ _LONGEST = 20_000
 
 
 def known_error(text: str) -> FlowerError | None:
-    """Return the error of Flower's that a text is; None where it is none, or one that is made to do harm."""
+    """Return a text parsed as Flower's error; None if it is none, or harmful."""
     if len(text) > _LONGEST:
         return None
     try:

@@ -1,19 +1,17 @@
 """Flower's arithmetic of differential privacy: the norm of an update, its clipping, and noise from a given seed."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 from flwr.supercore.differential_privacy import compute_clip_model_update, get_norm
 
 NDArray: TypeAlias = npt.NDArray[Any]
-ClientCall: TypeAlias = Callable[[Message, Context], Message]
-Mod: TypeAlias = Callable[[Message, Context, ClientCall], Message]
 
 _one_at_a_time = threading.Lock()
 
@@ -30,7 +28,9 @@ def update_norm(trained: Sequence[NDArray], sent: Sequence[NDArray]) -> float:
 
 
 def clip_update(trained: Sequence[NDArray], sent: Sequence[NDArray], norm: float) -> list[NDArray]:
-    """Return the model whose update has at most the given L2 norm; arguments as in `update_norm`.
+    """Return the model with its update clipped to an L2 norm.
+
+    Arguments as in `update_norm`.
 
     An update of norm 0 is not allowed: Flower divides by it.
     """
@@ -39,29 +39,28 @@ def clip_update(trained: Sequence[NDArray], sent: Sequence[NDArray], norm: float
     return clipped
 
 
-def local_dp_mod(norm: float, sensitivity: float, epsilon: float, delta: float, seed: int) -> Mod:
-    """Return Flower's `LocalDpMod`, whose noise is drawn from a seed.
+def clip_and_noise(
+    message: Message, reply: Message, norm: float, sensitivity: float, epsilon: float, delta: float, seed: int
+) -> Message:
+    """Return a reply clipped by Flower's `LocalDpMod`, with noise drawn from a seed.
 
     Args:
+        message: has the model that was sent, and no other.
+        reply: has the trained model, and no other.
         norm: clipping norm, above 0.
         sensitivity: of the model.
         epsilon: privacy budget, above 0.
         delta: probability that the guarantee fails.
         seed: 64 bits. Flower draws from NumPy's global generator, which is put back afterwards.
     """
-    mod = LocalDpMod(norm, sensitivity, epsilon, delta)
-
-    def seeded(message: Message, context: Context, call_next: ClientCall) -> Message:
-        reply = call_next(message, context)
-        with _numpy_seeded(seed):
-            return mod(message, context, lambda *_: reply)
-
-    return seeded
+    nowhere = Context(0, 0, {}, RecordDict(), {})
+    with _numpy_seeded(seed):
+        return LocalDpMod(norm, sensitivity, epsilon, delta)(message, nowhere, lambda *_: reply)
 
 
 @contextmanager
 def _numpy_seeded(seed: int) -> Iterator[None]:
-    """Seed NumPy's global generator, and put it back afterwards."""
+    """Seed NumPy's global generator during the block, then restore it."""
     with _one_at_a_time:
         before = np.random.get_state()
         np.random.seed([seed & 0xFFFFFFFF, seed >> 32])

@@ -10,7 +10,9 @@ QUIET: Mapping[str, str] = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_
 
 
 def import_without_server() -> None:
-    """Import what every process of Flower's loads, without FastAPI and SQLAlchemy, which only a SuperLink uses.
+    """Import Flower's common modules without FastAPI and SQLAlchemy.
+
+    Only a SuperLink uses these.
 
     Half of what importing Flower costs is these two. Flower takes the numbers of HTTP's answers from the one, and
     loads the other for a grid that lives in a SuperLink's process. Requests speaks to Flower's hub, and httpx's
@@ -29,7 +31,10 @@ def import_without_server() -> None:
 
 
 def import_without_database() -> None:
-    """Import the states of a SuperLink in memory without SQLAlchemy, which one with a database alone uses."""
+    """Import a SuperLink's in-memory states without SQLAlchemy.
+
+    Only one with a database uses it.
+    """
     stand_ins: dict[str, dict[str, object]] = {
         "flwr.supercore.object_store.sql_object_store": {"SqlObjectStore": None},
         "flwr.server.superlink.linkstate.sql_linkstate": {"SqlLinkState": type("SqlLinkState", (), {})},
@@ -38,11 +43,11 @@ def import_without_database() -> None:
 
 
 def replace_name(module: Any, name: str, value: object) -> None:
-    """Replace what a module of Flower's calls by a name; AttributeError where Flower has renamed it."""
+    """Replace a name in a Flower module; AttributeError if it has been renamed."""
     getattr(module, name)
     setattr(module, name, value)
 
 
 def port_is_taken(log: bytes) -> bool:
-    """Whether a SuperLink's log says that it ended because another process has one of its ports."""
+    """Whether a SuperLink's log says that another process has one of its ports."""
     return b"already in use" in log

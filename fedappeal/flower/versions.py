@@ -16,12 +16,15 @@ SUPERNODE_SPEAKS_HTTP = find_spec("flwr.supernode.fleet_http_connection") is not
 
 
 def fleet_handlers() -> Any:
-    """Return Flower's module behind the Fleet API's calls: 1.40 moved it, and calls it for HTTP too."""
+    """Return Flower's module of the Fleet API's handlers, which 1.40 moved.
+
+    1.40 calls it for HTTP too.
+    """
     moved = find_spec("flwr.superlink.servicer.fleet")
     before = "flwr.server.superlink.fleet.message_handler.message_handler"
     return import_module("flwr.superlink.servicer.fleet.fleet_handlers" if moved else before)
 
 
 def serve_fleet_by_grpc() -> None:
-    """Let the SuperLink that this process will be serve the Fleet API over gRPC."""
+    """Make this process's SuperLink serve the Fleet API over gRPC."""
     os.environ[GRPC_FLEET] = "1"

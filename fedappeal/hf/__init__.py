@@ -5,7 +5,7 @@ Importing this package loads neither torch nor transformers.
 
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.hf.task import CausalLM, TextClassification
+from fedappeal.hf.text_task import CausalLM, TextClassification
 
 if TYPE_CHECKING:
     from fedappeal.hf.models import Logits

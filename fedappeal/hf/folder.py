@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedappeal.data.data_size import read_small
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.packages import require
 from fedappeal.tasks.files.data_files import DEFAULT_DATA_DIR
@@ -13,6 +15,8 @@ from fedappeal.tasks.files.data_files import DEFAULT_DATA_DIR
 _CONFIG, _TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 _HASHED = (".json", ".txt", ".model", ".safetensors")
 _PIECE = 1 << 22
+ITS_FILES_ALONE: Mapping[str, bool] = {"local_files_only": True, "trust_remote_code": False}
+"""Arguments of transformers' ``from_pretrained``: nothing is downloaded, and a folder's own code does not run."""
 
 
 def require_hf(*packages: str) -> None:
@@ -92,7 +96,7 @@ class ModelFolder:
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+            content = json.loads(read_small(self.path / name))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise self.refused(f"its {name} cannot be read ({reason})") from None
@@ -102,17 +106,23 @@ class ModelFolder:
 
     @property
     def max_tokens(self) -> int | None:
-        """The most tokens that model and tokenizer take; None: neither says."""
+        """The most tokens that model and tokenizer take; None if neither says."""
         limits = [self.config.get("max_position_embeddings"), self.config.get("n_positions")]
         if (self.path / _TOKENIZER_CONFIG).exists():
             limits.append(self._read(_TOKENIZER_CONFIG).get("model_max_length"))
-        return min((int(most) for most in limits if most), default=None)
+        try:
+            return min((int(most) for most in limits if most), default=None)
+        except (TypeError, ValueError, OverflowError):
+            raise self.refused(f"its most tokens are no number ({limits})") from None
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The names of the labels that the folder's classifier tells apart, in their order; empty: it has none."""
+        """The names of the classifier's labels, in order; empty without a classifier."""
         names = self.config.get("id2label", {})
-        return tuple(str(names[key]) for key in sorted(names, key=int))
+        try:
+            return tuple(str(names[key]) for key in sorted(names, key=int))
+        except (TypeError, ValueError, LookupError):
+            raise self.refused("its id2label is no table of numbers and names") from None
 
     @cached_property
     def content_hash(self) -> str:
@@ -138,7 +148,7 @@ class ModelFolder:
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.path, local_files_only=True)  # nosec B615 # no download
+            tokenizer = AutoTokenizer.from_pretrained(self.path, **ITS_FILES_ALONE)  # nosec B615 # no download
         except Exception as error:  # each kind of tokenizer fails in ways of its own
             raise self.refused(f"transformers cannot load its tokenizer: {error}") from None
         tokenizer.padding_side = tokenizer.truncation_side = "right"

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from fedappeal.hf.folder import ModelFolder, require_hf
+from fedappeal.hf.folder import ITS_FILES_ALONE, ModelFolder, require_hf
 from fedappeal.hf.texts import TextSettings
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.models import check_images, seeded
@@ -38,7 +39,7 @@ class Logits(nn.Module):
 
 
 def of_transformers(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Return a classifier of images of one of transformers' families (``vit``), of its usual size, drawn anew.
+    """Return a new image classifier of a transformers family (``vit``), of its usual size.
 
     Raises:
         ConfigError: one line: no such family, inputs that are no images, or images that it does not take.
@@ -73,7 +74,7 @@ def family(name: str, **sizes: Any) -> Any:
 
 
 def pretrained(model: nn.Module, adapter: bool) -> Any:
-    """Return the model that ``save_pretrained`` writes: with its adapters merged, or for these alone.
+    """Return the model that ``save_pretrained`` writes: merged, or its adapters alone.
 
     Args:
         model: of transformers or PEFT, as it is or in `Logits`; it is changed.
@@ -100,7 +101,7 @@ CLASSIFIER, CAUSAL_LM = "SEQ_CLS", "CAUSAL_LM"
 
 
 def build(folder: ModelFolder, text: TextSettings, kind: str, seed: int, name: str, **config: Any) -> nn.Module:
-    """Return a model on the CPU in float32, a pure function of the folder and the seed.
+    """Return a model on the CPU in float32, determined by folder and seed.
 
     Args:
         folder: the model's.
@@ -133,22 +134,22 @@ def build(folder: ModelFolder, text: TextSettings, kind: str, seed: int, name: s
 
 
 def _load(folder: ModelFolder, kind: str, config: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Return a model, and the names of its modules that the folder holds nothing of."""
+    """Return a model, and the names of its modules without weights in the folder."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     makers = AutoModelForSequenceClassification if kind == CLASSIFIER else AutoModelForCausalLM
     if folder.family:
         settings = family(folder.family, vocab_size=len(folder.tokenizer), **config)
     else:
-        settings = AutoConfig.from_pretrained(folder.path, local_files_only=True, **config)  # nosec B615 # no download
+        settings = AutoConfig.from_pretrained(folder.path, **ITS_FILES_ALONE, **config)  # nosec B615 # no download
     # No kernel that looks at the values: so the clients of a simulation can be trained as one batch.
-    if folder.random_weights:
+    if folder.random_weights or torch.get_default_device().type == "meta":  # its size alone is asked for
         return makers.from_config(settings, attn_implementation="eager"), []
     model, loading = makers.from_pretrained(
         folder.path,
         config=settings,
         attn_implementation="eager",
-        local_files_only=True,
+        **ITS_FILES_ALONE,
         use_safetensors=True,
         output_loading_info=True,
     )

@@ -21,7 +21,7 @@ DRAWN_AT_ONCE = 2**18
 
 
 def draw_seed(seed: int, purpose: str, *, client: str = "", server_round: int = 0) -> int:
-    """Derive the seed of one draw.
+    """Return the seed of one draw.
 
     Args:
         seed: the run's seed.

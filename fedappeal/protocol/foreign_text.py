@@ -1,6 +1,7 @@
 """Texts that another party wrote: JSON that may be damaged, and what of a text may be printed."""
 
 import json
+import re
 from typing import Any
 
 _LONGEST = 500
@@ -9,7 +10,7 @@ SHOWN_ID = 64
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
         ValueError: it is damaged, or so deeply nested that it cannot be read.
@@ -21,7 +22,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def printable(text: object, longest: int = _LONGEST) -> str:
-    """Return a text fit for a terminal or a log: one short line without control characters.
+    """Return a text as one short line without control characters, fit for logs.
 
     Args:
         text: as the other party wrote it.
@@ -37,8 +38,38 @@ def one_line(text: object, longest: int = _LONGEST) -> str:
     return printable(" ".join(str(text)[: 4 * longest].split()), longest)
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def as_cell(value: object) -> object:
+    """Return a text as a CSV cell that no spreadsheet runs as a formula.
+
+    It has an apostrophe before what would be one.
+
+    Numbers stay, those in texts too. Source: OWASP, "CSV Injection".
+    """
+    if not (isinstance(value, str) and value.startswith(_FORMULA)):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+_MARKDOWN = re.compile(r"[\\`*_<>~&]|\](?=[(\[:])|(?<=\w):(?=//)|(?<=\bwww)\.|(?<=\w)@(?=\w)")
+
+
+def as_markdown(text: str) -> str:
+    """Return a text escaped for Markdown: no links, pictures, HTML or markup.
+
+    In a table's cell its bars are still to be escaped.
+    """
+    return _MARKDOWN.sub(r"\\\g<0>", text)
+
+
 def all_printable(value: Any, longest: int | None = None) -> Any:
-    """Return what `parse_json` read with control characters replaced in all texts.
+    """Return a value of `parse_json` with control characters replaced in its texts.
 
     Args:
         value: what was read.

@@ -7,7 +7,7 @@ of each its sender, type and unit.
 import re
 from enum import IntEnum, StrEnum
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the wire protocol. Clients of another one decline."""
 
 ARRAYS = "arrays"
@@ -100,7 +100,7 @@ HELD_OUT_SPLIT = "held-out"
 
 
 class Decision(IntEnum):
-    """What a client decided when it was asked to train."""
+    """A client's decision when asked to train."""
 
     JOINED = 1
     SAT_OUT = 0
@@ -119,7 +119,10 @@ _RUN_KEY = re.compile(r"[\w.-]{0,64}", re.ASCII)
 
 
 def is_run_key(text: str) -> bool:
-    """Whether a text may be a run's key, a part of files' names; empty where another's ServerApp sends none."""
+    """Whether a text is a valid run key, which becomes part of file names.
+
+    Empty where another's ServerApp sends none.
+    """
     return bool(_RUN_KEY.fullmatch(text))
 
 
@@ -129,7 +132,7 @@ def is_client_id(text: str) -> bool:
 
 
 class DataProblem(StrEnum):
-    """What is wrong with a client's own data: a category, nothing of the data."""
+    """A category of faults in a client's data, without any of the data."""
 
     UNREADABLE = "unreadable"
     COLUMNS = "columns"

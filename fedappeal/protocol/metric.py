@@ -18,8 +18,8 @@ def column(name: str) -> str:
     return name.replace("-", "_")
 
 
-def shown(value: float | None, share: bool) -> str:
-    """Return a figure for a table: in per cent where it is a share; ``-`` where there is none."""
+def figure_text(value: float | None, share: bool) -> str:
+    """Return a figure for a table, shares in per cent; ``-`` for None."""
     if value is None:
         return "-"
     return f"{100 * value:.1f} %" if share else f"{value:.3f}"
@@ -27,7 +27,7 @@ def shown(value: float | None, share: bool) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number that says how good a model is on a client's data.
+    """A number that says how good a model is on a client's data.
 
     Attributes:
         name: its key in messages, such as ``accuracy``; with ``_`` for ``-`` a column of the history.
@@ -71,23 +71,26 @@ class Metric:
         return cls(str(record["name"]), bool(record["higher-is-better"]), low, high)
 
     def as_record(self) -> dict[str, object]:
-        """Return what a run's folder records of it; bounds as texts, because JSON knows no infinity."""
+        """Return the metric as a run's folder records it.
+
+        Bounds are texts, because JSON knows no infinity.
+        """
         bounds = [str(self.low), str(self.high)]
         return {"name": self.name, "higher-is-better": self.higher_is_better, "bounds": bounds}
 
     @property
     def column(self) -> str:
-        """Its column of the history."""
+        """The metric's column of the history."""
         return column(self.name)
 
     @property
     def heading(self) -> str:
-        """Its name in a heading, with the sign of per cent where it is a share."""
+        """The metric's name in a heading, with a per cent sign for a share."""
         return self.name.replace("-", " ") + (" %" if self.is_share else "")
 
     @property
     def is_share(self) -> bool:
-        """Whether it lies in [0, 1], and is shown in per cent."""
+        """Whether the metric lies in [0, 1], shown in per cent."""
         return (self.low, self.high) == (0.0, 1.0)
 
     def error(self, value: float) -> float:

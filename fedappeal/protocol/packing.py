@@ -28,22 +28,25 @@ Sums = Mapping[str, NDArray[np.floating]]
 
 
 @dataclass(frozen=True)
-class Part:
-    """One summand of a weighted sum: a model that is elsewhere, times its weight."""
+class Summand:
+    """One summand of a weighted sum: the handle of a model, and its weight."""
 
-    model: "Elsewhere"
+    model: "ModelHandle"
     weight: float
 
 
 class Holder(Protocol):
-    """Has models where they were trained."""
+    """Keeps models on workers, and adds them up there."""
 
-    def fold(self, parts: Sequence[Part]) -> list[Sums]:
-        """Return partial sums of weighted models, which add up to the whole, in an order that does not change."""
+    def fold(self, parts: Sequence[Summand]) -> list[Sums]:
+        """Return partial sums of weighted models, in a fixed order.
+
+        They add up to the whole.
+        """
 
 
-class Kept:
-    """A model's place; where the last reference to it goes, the model may be forgotten.
+class ModelPlace:
+    """A model's key on its worker, which may forget it with the last reference.
 
     Attributes:
         key: the message that the model answers, and the record's name.
@@ -54,8 +57,8 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """What is known here of a model that is elsewhere; the program that has it is the server's own.
+class ModelHandle:
+    """The handle of a model that a worker of this program keeps.
 
     Attributes:
         holder: adds such models up.
@@ -67,15 +70,15 @@ class Elsewhere:
     """
 
     holder: Holder
-    kept: Kept
+    kept: ModelPlace
     form: Form
     size: int
     trouble: str
     not_finite: bool
 
 
-def record_elsewhere(model: Elsewhere) -> "ArrayRecord":
-    """Return a record without arrays that stands for a model elsewhere."""
+def record_of_handle(model: ModelHandle) -> "ArrayRecord":
+    """Return an empty ArrayRecord that stands for the model of a handle."""
     from flwr.app import ArrayRecord  # where settings are read, Flower need not be loaded
 
     record = ArrayRecord()
@@ -83,10 +86,13 @@ def record_elsewhere(model: Elsewhere) -> "ArrayRecord":
     return record
 
 
-def elsewhere(record: object) -> Elsewhere | None:
-    """Return what is known of the model that a record stands for; None: the record holds its model."""
+def model_handle(record: object) -> ModelHandle | None:
+    """Return the handle of a model kept on a worker; None for other records.
+
+    Other records hold their arrays.
+    """
     model = getattr(record, "elsewhere", None)
-    return model if isinstance(model, Elsewhere) else None
+    return model if isinstance(model, ModelHandle) else None
 
 
 _OBJECTS, _BYTES = 64, 1 << 20
@@ -99,7 +105,7 @@ _SMALLEST_CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Allowance:
-    """What one reply may hold; by default numbers and short texts, no model.
+    """The bounds of one reply; by default numbers and short texts, no model.
 
     Attributes:
         objects: parts that it may consist of, as Flower takes a message apart.
@@ -111,7 +117,7 @@ class Allowance:
 
     @classmethod
     def of_models(cls, model: "ArrayRecord", records: int = 1) -> "Allowance":
-        """Return what a reply may hold that carries records of the size of a model.
+        """Return the bounds of a reply with records as large as a model.
 
         Args:
             model: the model that was sent.
@@ -149,7 +155,7 @@ class Layout:
 
     @classmethod
     def of(cls, arrays: Arrays) -> "Layout":
-        """Describe the given named arrays."""
+        """Return the layout of named arrays."""
         return cls(tuple((n, tuple(int(s) for s in a.shape), a.dtype.name) for n, a in sorted(arrays.items())))
 
     @cached_property
@@ -164,7 +170,7 @@ class Layout:
 
     @cached_property
     def _forms(self) -> Sequence[tuple[str, tuple[int, ...], np.dtype[np.generic], str]]:
-        """Name, shape and dtype of each array, and the name of the packed array that holds it."""
+        """Each array's name, shape and dtype, and the packed array that holds it."""
         kinds = [(name, shape, np.dtype(dtype)) for name, shape, dtype in self.entries]
         return [(name, shape, dtype, _packed_name(dtype)) for name, shape, dtype in kinds]
 
@@ -231,7 +237,7 @@ class Layout:
 
 def array_record(arrays: Arrays) -> "ArrayRecord":
     """Return named NumPy arrays as a Flower record."""
-    return record_of_arrays({name: serialised(values) for name, values in arrays.items()})
+    return record_of_arrays({name: flower_array(values) for name, values in arrays.items()})
 
 
 def model_of(content: "RecordDict", name: str = keys.ARRAYS) -> "ArrayRecord":
@@ -273,7 +279,7 @@ def view(array: "Array") -> NDArray[np.generic]:
     return np.frombuffer(data, dtype=dtype, count=count, offset=offset).reshape(shape)
 
 
-def serialised(values: NDArray[np.generic]) -> "Array":
+def flower_array(values: NDArray[np.generic]) -> "Array":
     """Return a Flower array of the values, with one copy where Flower makes two.
 
     Args:
@@ -284,7 +290,7 @@ def serialised(values: NDArray[np.generic]) -> "Array":
 
 
 def _joined(parts: Sequence[NDArray[np.generic]]) -> "Array":
-    """Return a Flower array of the values of vectors of one dtype, one after the other, with one copy."""
+    """Return vectors of one dtype as one Flower array, with one copy."""
     return _array_of(parts[0].dtype, (sum(part.size for part in parts),), parts)
 
 
@@ -297,7 +303,7 @@ def _array_of(dtype: np.dtype[np.generic], shape: tuple[int, ...], parts: Sequen
 
 @lru_cache(maxsize=256)
 def _npy_head(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
-    """Return what stands before the values in NumPy's format."""
+    """Return the header of NumPy's format, which stands before the values."""
     head = BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(head, described)
@@ -335,7 +341,7 @@ def content_bytes(record: "ArrayRecord") -> int:
 
 
 def content_size(content: "RecordDict", sizes: dict[int, int] | None = None) -> int:
-    """Serialized size of a message's content in bytes: what its objects hold, without Flower's framing.
+    """Return the serialized bytes of a message's content, without Flower's framing.
 
     Args:
         content: the records.
@@ -347,7 +353,7 @@ def content_size(content: "RecordDict", sizes: dict[int, int] | None = None) -> 
     total = 0
     for name, record in content.items():
         if id(record) not in sizes:
-            if (stays := elsewhere(record)) is not None:
+            if (stays := model_handle(record)) is not None:
                 sizes[id(record)] = stays.size
             elif isinstance(record, ArrayRecord):
                 sizes[id(record)] = content_bytes(record) + sum(
@@ -362,7 +368,10 @@ def content_size(content: "RecordDict", sizes: dict[int, int] | None = None) -> 
 
 
 def _metrics_size(record: "MetricRecord") -> int:
-    """Return the serialized size of metrics; floats take as much whatever they are, other numbers by their value."""
+    """Return the serialized size of metrics.
+
+    Floats take as much whatever they are, other numbers by their value.
+    """
     if len(record) > MOST_METRICS or any(isinstance(v, list) or len(k) > LONGEST_KEY for k, v in record.items()):
         return len(record.deflate())
     return _size_of_form(tuple((k, type(v), 0 if type(v) is float else v) for k, v in record.items()))

@@ -43,7 +43,7 @@ def is_nonce(text: str) -> bool:
 
 
 def statement(nonce: str, run_key: str, node: str, client_id: str) -> bytes:
-    """Return what a client signs, a line each.
+    """Return the text that a client signs, a line for each part.
 
     Args:
         nonce: of the roll call.

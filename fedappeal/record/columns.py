@@ -43,7 +43,7 @@ _ORDER = {
     MEASURE: "gm_appeal served {metric} worst_decile_{metric} preferred_{metric} adapted_{metric} loss adapted_loss "
     "priority_{metric} * joined/asked left absent failed bytes_up bytes_down seconds",
     HEADLINE: "gm_appeal {metric}",
-    SUMMARY: "gm_appeal {metric} worst_decile_{metric} loss * central_loss central_{metric}",
+    SUMMARY: "gm_appeal {metric} {metric}_clients worst_decile_{metric} loss * central_loss central_{metric}",
     CARD: "gm_appeal {metric} preferred_{metric} loss",
 }
 """The columns of each view in order; at the star, those that are shown everywhere."""
@@ -62,7 +62,7 @@ _FORMS = {(LINE, "served"): (PERCENT, 0), (TABLE, "served"): (SHARE, 3), (LINE, 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the history; shown everywhere, unless `_ORDER` says where.
+    """A column of the history, shown everywhere unless `_ORDER` says where.
 
     ``{metric}``, ``{name}`` and ``{heading}`` in its texts are the primary metric's column, name and heading.
 
@@ -98,14 +98,14 @@ class Column:
         return replace(self, **texts)
 
     def seen_in(self, view: str) -> "Column":
-        """Return the column with title, unit and digits that it has in a view."""
+        """Return the column with a view's title, unit and digits."""
         title = self.short if view in (LINE, PAGE, HEADLINE) and self.short else self.title
         unit, digits = _FORMS.get((view, self.key), (self.unit, self.digits))
         return replace(self, title=_TITLES.get((view, self.key), title), unit=unit, digits=digits)
 
     @property
     def scale(self) -> float:
-        """What makes a value one of the unit in which it is shown: per cent for a share."""
+        """The factor from a value to its shown unit: 100 for a share."""
         return 100.0 if self.unit == PERCENT else 1.0
 
     @property
@@ -119,14 +119,14 @@ class Column:
         return _DIGITS[self.unit] if self.digits < 0 else self.digits
 
     def value(self, line: Mapping[str, Any]) -> Any:
-        """Return its value in a line of the history; None where it has none."""
+        """Return the column's value in a line of the history; None if it has none."""
         key, _, per = self.key.partition("/")
         if not per:
             return line.get(key)
         return line[key] / line[per] if line.get(per) else None
 
     def text(self, value: float | None) -> str:
-        """Return a value with its unit; ``-`` where there is none."""
+        """Return a value with its unit; ``-`` for None."""
         if value is None:
             return "-"
         return f"{self.scale * value:.{self.decimals}f}" + (" %" if self.unit == PERCENT else "")
@@ -166,6 +166,7 @@ COLUMNS = (
     Column(
         "worst_decile_{metric}", "worst decile's {heading}", "mean over the worst tenth of the clients", OF_METRIC
     ),
+    _number("{metric}_clients", "clients that could compute it, where not all could", CLIENTS),
     _number("lowest_{metric}", "the lowest of a client", OF_METRIC),
     _number("highest_{metric}", "the highest of a client", OF_METRIC),
     Column(
@@ -215,14 +216,14 @@ def templates(view: str) -> list[Column]:
 
 
 def units(keys: Iterable[str], metric: Metric) -> dict[str, str]:
-    """Return the unit of each of these columns in lines and data frames: a share lies between 0 and 1."""
+    """Return the unit of each column in lines and frames; shares between 0 and 1."""
     by_key = {column.of(metric).key: column.of(metric) for column in COLUMNS}
     columns = {key: by_key.get(key.removeprefix("unseen_")) for key in keys}
     return {key: SHARE if c and c.is_share else c.unit if c else NUMBER for key, c in columns.items()}
 
 
-def described() -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield a row a column: key, unit, which way is better, how it is averaged, what it is."""
+def column_rows() -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield each column's key, unit, better direction, averaging and description."""
     for column in COLUMNS:
         better = OF_METRIC if column.unit == OF_METRIC and column.better else column.better
         yield column.key.replace("{metric}", "METRIC"), column.unit, better, column.averaged, column.words

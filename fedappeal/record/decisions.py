@@ -24,11 +24,14 @@ _RUN = re.compile(r"([A-Za-z])(\d{0,8})", re.ASCII)
 
 
 def is_packed(line: Mapping[str, Any]) -> bool:
-    """Whether a line holds the decisions of a round; else it holds one, as runs of earlier versions wrote them."""
+    """Whether a line holds all decisions of a round, not only one.
+
+    Runs of earlier versions wrote one each.
+    """
     return "legend" in line
 
 
-def packed(server_round: int, decisions: Mapping[str, str]) -> dict[str, Any]:
+def pack_decisions(server_round: int, decisions: Mapping[str, str]) -> dict[str, Any]:
     """Return the line of a round's decisions.
 
     Args:
@@ -50,7 +53,7 @@ def packed(server_round: int, decisions: Mapping[str, str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RoundDecisions:
-    """The decisions of a round, as they are written.
+    """The decisions of a round in their packed form.
 
     Attributes:
         server_round: the round.
@@ -64,7 +67,7 @@ class RoundDecisions:
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> "RoundDecisions":
-        """Return those of a packed line.
+        """Return the decisions of a packed line.
 
         Raises:
             ValueError: the line is damaged.
@@ -82,7 +85,7 @@ class RoundDecisions:
 
 
 def clients_of(asked: Iterable[str]) -> list[str]:
-    """Return the clients of ranges of them.
+    """Return the client-ids of ranges.
 
     Raises:
         ValueError: a text that is none.
@@ -91,7 +94,7 @@ def clients_of(asked: Iterable[str]) -> list[str]:
     return [_numbered(prefix, width, number) for prefix, width, numbers in spans for number in numbers]
 
 
-def unpacked(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+def unpack_decisions(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a line's decisions, one each: ``round``, ``client-id`` and ``decision``.
 
     Raises:
@@ -108,12 +111,16 @@ def unpacked(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def decisions_of(lines: Iterable[Mapping[str, Any]], server_round: int) -> dict[str, str]:
-    """Return a round's decisions by client-id, from lines of the participation; damaged lines are left out."""
+    """Return a round's decisions by client-id.
+
+    From lines of the participation; damaged lines are left out.
+    """
     decided: dict[str, str] = {}
     for line in lines:
         if line.get("round") == server_round:
             with suppress(ValueError):
-                decided |= {str(one.get("client-id", "")): str(one.get("decision", "")) for one in unpacked(line)}
+                for one in unpack_decisions(line):
+                    decided[str(one.get("client-id", ""))] = str(one.get("decision", ""))
     return decided
 
 
@@ -125,13 +132,16 @@ def _texts(line: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _place(client: str) -> tuple[str, int, str]:
-    """Return what sorts clients so that ranges are long: ``client-10000`` comes after ``client-9999``."""
+    """Return a sort key of clients that makes ranges long.
+
+    ``client-10000`` comes after ``client-9999``.
+    """
     numbered = _NUMBERED.fullmatch(client)
     return (numbered[1], len(numbered[2]), numbered[2]) if numbered else (client, 0, "")
 
 
 def _ranges(clients: list[str]) -> Iterator[str]:
-    """Yield ids, those that follow each other as one: ``client-0003:0007``."""
+    """Yield ids as ranges, ``client-0003:0007`` for consecutive ones."""
 
     def follows(place: int) -> tuple[str, int, int]:
         prefix, width, number = _place(clients[place])
@@ -144,7 +154,7 @@ def _ranges(clients: list[str]) -> Iterator[str]:
 
 
 def _span(text: str) -> tuple[str, int, range]:
-    """Return the clients of a range: what their ids begin with, the width of their numbers, and the numbers."""
+    """Return a range of client-ids: their prefix, the numbers' width, and the numbers."""
     first, _, last = text.partition(TO)
     numbered = _NUMBERED.fullmatch(first)
     if not last:
@@ -159,7 +169,7 @@ def _numbered(prefix: str, width: int, number: int) -> str:
 
 
 def _letters(words: Any) -> dict[str, str]:
-    """Return a letter a word, its own first one where no other word has it."""
+    """Return a letter for each word, its first one if free."""
     letters: dict[str, str] = {}
     for word in sorted(set(words)):
         letters[word] = next(c for c in word + ascii_letters if c in ascii_letters and c not in letters.values())
@@ -167,7 +177,7 @@ def _letters(words: Any) -> dict[str, str]:
 
 
 def _words(runs: str, legend: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Return each decision, and how often it follows itself."""
+    """Return each decision with the length of its run."""
     words = _RUN.findall(runs)  # all at once: a large run has millions
     read = sum(len(letter) + len(count) for letter, count in words)
     if read < len(runs) or {letter for letter, _ in words} - set(legend):

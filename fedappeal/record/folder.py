@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,14 +22,15 @@ from fedappeal.record.lines import (
     MOST_ROUNDS,
     WRITTEN_ON,
     append_lines,
-    resealed,
+    reseal_lines,
     rewrite,
     written_lines,
 )
 from fedappeal.record.reader import Record, damage_of, usable_lines
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.system.files import aside_name, delete_unfinished, read_values, replace_file
+from fedappeal.system.files import copy_aside, delete_unfinished, read_values, replace_file
 from fedappeal.system.locks import InUse, is_held, only_process
+from fedappeal.system.plain_files import check_plain
 from fedappeal.system.versions import recorded_versions
 
 Usable = Callable[[int], None]
@@ -48,7 +48,7 @@ _DATE = "%Y-%m-%dT%H:%M:%S%z"
 
 
 def names_in_data(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a program's data calls the clients, by client-id; empty where they have no names.
+    """Return the clients' names in a program's data, by client-id; empty without names.
 
     Args:
         config: what ``config.json`` records.
@@ -61,7 +61,7 @@ def names_in_data(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def without_memory(server_round: int) -> None:
-    """Say that nothing belongs to a checkpoint but itself: a `Usable`."""
+    """Return that a checkpoint is complete by itself, as a `Usable`."""
 
 
 class RunFolder:
@@ -94,6 +94,7 @@ class RunFolder:
             ConfigError: if it already holds a run or cannot be made.
         """
         check_new(path)
+        check_plain(path, changed=True)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -118,8 +119,9 @@ class RunFolder:
         """Open the folder of a run that was started before.
 
         Raises:
-            ConfigError: if it holds no run.
+            ConfigError: if it holds no run, or a link, or a file that has a name elsewhere.
         """
+        check_plain(path, changed=True)
         run_key = Record(path).config.get(keys.RUN_KEY)
         if not isinstance(run_key, str) or not is_run_key(run_key):
             raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} has no run-key that is allowed")
@@ -131,7 +133,7 @@ class RunFolder:
         return (self.path / EVENTS).exists() or any(self.path.glob("checkpoint*.safetensors"))
 
     def record(self, **facts: object) -> None:
-        """Put facts into ``config.json``, under kebab-case keys, in place of those of the same key."""
+        """Update facts in ``config.json``, under kebab-case keys."""
         self._replace_config(
             Record(self.path).config | {key.replace("_", "-"): value for key, value in facts.items()}
         )
@@ -156,7 +158,7 @@ class RunFolder:
             self.record(**facts)
 
     def record_resumption(self, server_round: int, config: RunConfig) -> None:
-        """Put into ``config.json`` that the run continues, and its new total of rounds."""
+        """Record in ``config.json`` the resumption and the new total of rounds."""
         record = Record(self.path).config
         total = {"rounds": config.rounds, "schedule-rounds": config.schedule_rounds}
         resumption = {
@@ -173,7 +175,7 @@ class RunFolder:
 
     @contextmanager
     def alone(self, lock: str = _LOCK) -> Iterator[None]:
-        """Keep other processes from going on with this run.
+        """Hold the run's lock during the block.
 
         Args:
             lock: the process that has the rounds holds one lock, its command `COMMAND_LOCK`.
@@ -191,7 +193,7 @@ class RunFolder:
 
     @staticmethod
     def is_held(path: Path) -> bool | None:
-        """Whether a process has the rounds of a folder's run; None: this machine cannot tell."""
+        """Whether a process holds a run's lock; None if this machine cannot tell."""
         return is_held(path, _LOCK)
 
     def append(self, file: str, *lines: Mapping[str, object]) -> None:
@@ -199,11 +201,13 @@ class RunFolder:
         append_lines(self.path / file, lines)
 
     def event(self, kind: str, **facts: object) -> None:
-        """Record something that is not a round: an arrival, a refusal, the end."""
+        """Record an event: an arrival, a refusal, the end."""
         self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **all_printable(facts, LONGEST_TEXT)})
 
     def forget_after(self, server_round: int) -> None:
-        """Drop lines cut short, and those of later rounds: resume runs these again.
+        """Delete incomplete lines, and those of later rounds.
+
+        Resume runs these again.
 
         What happened besides (arrivals, failures, ends) stays in ``events.jsonl``.
         """
@@ -215,10 +219,10 @@ class RunFolder:
                 lines = [line for line in written_lines(file) if not _is_later(line.parsed(), server_round)]
             except (OSError, ValueError) as error:
                 raise ConfigError(f"file '{file}' cannot be read: {error}") from None
-            rewrite(file, resealed(lines))
+            rewrite(file, reseal_lines(lines))
 
     def mend(self) -> Iterator[str]:
-        """Put damaged files of lines aside, and leave the usable lines; yield one line for each damaged file.
+        """Set damaged files aside, keep their usable lines; yield a line for each.
 
         Lines that do not fit their checksum are used as they are.
 
@@ -229,9 +233,8 @@ class RunFolder:
             file = self.path / name
             lines, problems = usable_lines(file)
             if problems:
-                aside = aside_name(file)
-                shutil.copy2(file, aside)  # a kill from here on leaves the damaged file in its place
-                rewrite(file, resealed(line for line, _ in lines))
+                aside = copy_aside(file)  # a kill from here on leaves the damaged file in its place
+                rewrite(file, reseal_lines(line for line, _ in lines))
                 reason = problems[0] + (f", and {len(problems) - 1} more" if len(problems) > 1 else "")
                 self.event("damaged", file=name, aside=aside.name, reason=reason)
                 whole = f"the run continues without these lines, and the whole file is kept as '{aside.name}'"
@@ -242,14 +245,17 @@ class RunFolder:
                 yield damage_of(file, wrong)
 
     def _just_said(self) -> set[tuple[object, object]]:
-        """Return files and reasons of damage that the last events name: a command looks before its run does."""
+        """Return the damaged files and reasons named by the last events.
+
+        A command looks before its run does.
+        """
         events = (line for _, line in reversed(usable_lines(self.path / EVENTS)[0]))
         damages = takewhile(lambda line: line["event"] == "damaged", events)
         return {(line.get("file"), line.get("reason")) for line in damages}
 
 
 def _is_later(line: Mapping[str, Any], server_round: int) -> bool:
-    """Whether a line is of a later round; of the events, only that it began."""
+    """Whether a line is of a later round; an event only of its beginning."""
     return line.get("event", "round") == "round" and int(line.get("round", 0)) > server_round
 
 
@@ -291,13 +297,13 @@ LOCAL, SIMULATION, SUBMITTED = "local", "simulation", "submitted"
 
 
 def is_local(path: Path) -> bool:
-    """Whether a run was started with processes of this machine alone, all of its user's own."""
+    """Whether a run's processes were all this user's on one machine."""
     runtime = Record(path).config.get("runtime")
     return isinstance(runtime, dict) and runtime.get(KIND) == LOCAL
 
 
 def runtime_of(path: Path) -> dict[str, Any]:
-    """Return the runtime of a run: its ``kind``, and what else ``config.json`` says of it.
+    """Return a run's runtime: its ``kind``, and further facts of ``config.json``.
 
     Raises:
         ConfigError: if the folder holds no run, or does not say.
@@ -318,7 +324,7 @@ def runtime_of(path: Path) -> dict[str, Any]:
 
 
 def rounds_done(path: Path) -> int:
-    """Return the round of a run's newest checkpoint; 0: there is none.
+    """Return the round of a run's newest checkpoint; 0 without one.
 
     Raises:
         ConfigError: the checkpoint cannot be read.

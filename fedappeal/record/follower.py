@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedappeal.data.data_size import check_size
 from fedappeal.record.decisions import decisions_of
 from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION, parsed_line, without_check
 from fedappeal.record.reader import FAILED, FINISHED, Snapshot
+from fedappeal.system.plain_files import LARGEST, open_plain
 
 Line = dict[str, Any]
 MOST_WAITS = 10
@@ -18,36 +20,43 @@ Watch = Callable[[str, Line], None]
 
 
 class Tail:
-    """A file of JSON lines, read on from where it was last read."""
+    """A file of JSON lines, read from where the last read ended."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._inode: int | None = None
-        self._offset = 0
+        self._offset = self._size = 0
 
     def read(self) -> list[Line] | None:
-        """Return the lines that are new; None: the file that was read is there no more.
+        """Return the file's new lines; None if the file was removed or replaced.
 
-        A line that is not finished yet is read next time; a damaged one is left out.
+        A line that is not finished yet is read next time; a damaged one is left out. Behind a line that is too long
+        nothing is read.
         """
+        lines: list[Line] = []
         try:
-            with self._path.open("rb") as file:
+            with open(self._path, "rb", opener=open_plain) as file:
                 state = os.fstat(file.fileno())
                 if self._inode is not None and (state.st_ino != self._inode or state.st_size < self._offset):
                     return None
                 self._inode = state.st_ino
+                if state.st_size == self._size:
+                    return []
+                self._size = state.st_size
+                check_size(self._size, "its lines")
                 file.seek(self._offset)
-                content = file.read()
-        except OSError:
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [line for text in whole.splitlines() if (line := _usable(text)) is not None]
+                while (text := file.readline(LARGEST + 1)).endswith(b"\n"):
+                    self._offset += len(text)
+                    if (line := _usable(text.removesuffix(b"\n"))) is not None:
+                        lines.append(line)
+        except (OSError, ValueError):
+            pass
+        return lines
 
 
 @dataclass(frozen=True)
 class News:
-    """What a run has added to its folder since the last look.
+    """The new lines of a run's folder since the last look.
 
     Attributes:
         anew: whether all that was read before is void, and stands here again: the run was resumed.
@@ -65,7 +74,7 @@ class News:
 
 
 class Follower:
-    """Reads what a run adds to its folder, each line once.
+    """A reader of a run's new lines, each once.
 
     A run that is resumed rewrites its files without the rounds that it runs again, then says so in its events:
     between the two, nothing is read.
@@ -96,7 +105,7 @@ class Follower:
         self._whole = True
 
     def read(self) -> News:
-        """Return what is new."""
+        """Return the folder's new lines."""
         events = self._events.read()
         if events is None or (not self._whole and any(line.get("event") == "resumed" for line in events)):
             self._start()
@@ -115,7 +124,10 @@ class Follower:
         return news
 
     def _later(self) -> News:
-        """Read all from its start next time: the run is about to say after which round it continues."""
+        """Start again with the next read.
+
+        The run is about to say after which round it continues.
+        """
         self._waits += 1
         self._start()
         return News()
@@ -141,7 +153,10 @@ class Follower:
         return int(rounds[-1]["round"]) if rounds else 0
 
     def _first_new(self, events: Sequence[Line]) -> int:
-        """Return the place of the first event that was not read before; a resume drops only beginnings of rounds."""
+        """Return the place of the first unread event.
+
+        A resume drops only beginnings of rounds.
+        """
         if not self._known_events:
             return 0
         lasting = _lasting(events)
@@ -149,7 +164,7 @@ class Follower:
 
 
 class WatchedRun:
-    """Tells a watch of each line that a run adds to its folder from now on.
+    """A follower that reports each new line of a run's folder to a watch.
 
     Attributes:
         finished: whether the run has said that it finished.
@@ -164,7 +179,7 @@ class WatchedRun:
         self._follower.read()
 
     def read(self) -> None:
-        """Report all lines that are new."""
+        """Report all new lines."""
         news = self._follower.read()
         for line in news.new_events:
             self._snapshot.event(line)

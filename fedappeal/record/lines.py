@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedappeal.data.data_size import check_size
 from fedappeal.protocol.foreign_text import all_printable, parse_json, printable
 from fedappeal.system.files import replace_file
+from fedappeal.system.plain_files import LARGEST, open_plain
 from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
 from fedappeal.trained.model import MODEL as MODEL
 
@@ -43,7 +45,7 @@ _LONGEST_CHECK = 32
 
 @dataclass(frozen=True, slots=True)
 class WrittenLine:
-    """A line of a file, as it is written.
+    """A line of a file in its written form.
 
     Attributes:
         number: counted from 1.
@@ -51,6 +53,7 @@ class WrittenLine:
         body: the text without its check.
         check: the check that it states; empty: none.
         problem: how the check is wrong; empty: it fits, or an earlier version wrote the line.
+        ended: whether it ends with an end of line; a crash may have cut a last line short.
     """
 
     number: int
@@ -58,14 +61,15 @@ class WrittenLine:
     body: bytes
     check: bytes
     problem: str
+    ended: bool = True
 
     def parsed(self) -> dict[str, Any]:
-        """Return what the line says; errors as `parsed_line`."""
+        """Return the line's values; errors as `parsed_line`."""
         return parsed_line(self.body)
 
 
 def parsed_line(body: bytes) -> dict[str, Any]:
-    """Return what a line without check says: texts bounded, and without control characters.
+    """Return a line's values, with bounded texts without control characters.
 
     Raises:
         ValueError: no JSON object, or a round that is none.
@@ -83,29 +87,27 @@ def parsed_line(body: bytes) -> dict[str, Any]:
 
 def without_check(text: bytes) -> bytes:
     """Return a line's text without its check."""
-    return _CHECK.sub(b"}", text)
+    match = _CHECK.search(text, max(0, len(text) - _LONGEST_CHECK))  # a hole's line has many millions of bytes
+    return text if match is None else text[: match.start()] + b"}"
 
 
 def written_lines(path: Path, unended: bool = False) -> Iterator[WrittenLine]:
-    """Yield a file's lines, checked against each other; a line that a crash has cut short is none.
+    """Yield a file's lines in order, each checked against the line before.
+
+    None where there is no file.
 
     Args:
         path: the file.
-        unended: whether a last line that has lost its end alone is one.
+        unended: whether a last line without an end is one, too.
 
     Raises:
-        OSError, ValueError: the file cannot be read.
+        OSError, ValueError: the file cannot be read, or is too large, or a line of it.
     """
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise ValueError("it is no file")
-    *texts, last = path.read_bytes().split(b"\n")
-    if unended and _is_object(last):
-        texts.append(last)
     before: tuple[bytes, ...] = (b"",)
     checked = False
-    for number, text in enumerate(texts, 1):
+    for number, (text, ended) in enumerate(_texts(path), 1):
+        if not (ended or unended):
+            return
         stated = _stated(text)
         body = without_check(text)
         checks = {_check(previous, body): previous for previous in before}
@@ -114,14 +116,28 @@ def written_lines(path: Path, unended: bool = False) -> Iterator[WrittenLine]:
             problem = "it does not match its checksum"
         elif not stated and checked:
             problem = "it has no checksum"
-        yield WrittenLine(number, text, body, stated, problem)
+        yield WrittenLine(number, text, body, stated, problem, ended)
         # Of a changed line, the next one still fits what it was or what it states; of one without, nothing is known.
         before = (stated, *checks) if stated else () if checked else (b"",)
         checked = checked or bool(stated)
 
 
-def sealed(lines: Iterable[Mapping[str, object]], previous: bytes = b"") -> Iterator[bytes]:
-    """Yield the texts of lines, each with its check.
+def _texts(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """Yield a file's lines without ends, and whether each has one."""
+    try:
+        file = open(path, "rb", opener=open_plain)  # noqa: SIM115
+    except FileNotFoundError:
+        return
+    with file:
+        check_size(os.fstat(file.fileno()).st_size, "its lines")
+        while text := file.readline(LARGEST + 1):
+            if len(text) > LARGEST:
+                raise ValueError(f"a line is longer than {LARGEST:,} bytes")
+            yield text.removesuffix(b"\n"), text.endswith(b"\n")
+
+
+def seal_lines(lines: Iterable[Mapping[str, object]], previous: bytes = b"") -> Iterator[bytes]:
+    """Yield lines' texts, each with its checksum.
 
     Args:
         lines: what they say.
@@ -133,8 +149,11 @@ def sealed(lines: Iterable[Mapping[str, object]], previous: bytes = b"") -> Iter
         yield text
 
 
-def resealed(lines: Iterable[WrittenLine]) -> Iterator[bytes]:
-    """Yield the texts of lines between which others are left out: checks that fitted fit again, others stay wrong."""
+def reseal_lines(lines: Iterable[WrittenLine]) -> Iterator[bytes]:
+    """Yield the remaining lines of a file with their checks renewed.
+
+    Checks that fitted fit again, others stay wrong.
+    """
     previous = b""
     for line in lines:
         text = _seal(line.body, previous) if line.check and not line.problem else line.text
@@ -143,17 +162,20 @@ def resealed(lines: Iterable[WrittenLine]) -> Iterator[bytes]:
 
 
 def rewrite(path: Path, texts: Iterable[bytes], durable: bool = True) -> None:
-    """Replace a file's lines; ``durable`` as in `fedappeal.system.files.replaced`."""
+    """Replace a file's lines; ``durable`` as in `fedappeal.system.files.replace_by`."""
     replace_file(path, b"".join(text + b"\n" for text in texts), durable)
 
 
 def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
-    """Append lines to a file, all or none: a full disk leaves no part of one, which the next line would join."""
-    with open(path, "a+b", buffering=0) as out:
-        end = out.seek(0, os.SEEK_END)
-        out.seek(max(0, end - _LONGEST_CHECK))
-        previous = _stated(out.read(_LONGEST_CHECK).removesuffix(b"\n"))
-        text = b"".join(text + b"\n" for text in sealed(lines, previous))
+    """Append lines to a file, all or none.
+
+    A full disk leaves no part of one, which the next line would join.
+    """
+    with open(path, "a+b", buffering=0, opener=open_plain) as out:
+        end = out.tell()
+        tail = os.pread(out.fileno(), _LONGEST_CHECK, max(0, end - _LONGEST_CHECK))
+        previous = _stated(tail.removesuffix(b"\n"))
+        text = b"".join(text + b"\n" for text in seal_lines(lines, previous))
         try:
             written = 0
             while written < len(text):
@@ -164,17 +186,17 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
 
 
 def last_text(path: Path) -> bytes | None:
-    """Return a file's last whole line; the others are not read. None: it has none.
+    """Return a file's last whole line, read alone; None if it has none.
 
     Raises:
         OSError, ValueError: the file cannot be read.
     """
-    if not path.is_file():
-        raise ValueError("it is no file")
     tail = b""
-    with open(path, "rb") as lines:
+    with open(path, "rb", opener=open_plain) as lines:
         start = lines.seek(0, os.SEEK_END)
         while start and tail.count(b"\n") < 2:
+            if len(tail) > LARGEST:
+                raise ValueError(f"it is longer than {LARGEST:,} bytes")
             start, size = max(0, start - _BLOCK), min(_BLOCK, start)
             lines.seek(start)
             tail = lines.read(size) + tail
@@ -196,15 +218,8 @@ def _stated(text: bytes) -> bytes:
     return match[1] if match else b""
 
 
-def _is_object(text: bytes) -> bool:
-    try:
-        return isinstance(parse_json(text), dict)
-    except ValueError:
-        return False
-
-
 def _json(line: Mapping[str, object]) -> str:
-    """Return a line as JSON, which has no infinity and no NaN: null stands in their place."""
+    """Return a line as JSON, with null for infinity and NaN."""
     try:
         return json.dumps(line, allow_nan=False)
     except ValueError:

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from fedappeal.protocol.foreign_text import one_line, parse_json, printable
 from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.record.decisions import is_packed, unpacked
+from fedappeal.record.decisions import is_packed, unpack_decisions
 from fedappeal.record.lines import (
     CONFIG,
     EVENTS,
@@ -25,7 +25,8 @@ from fedappeal.record.lines import (
     written_lines,
 )
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import check, read_values
+from fedappeal.system.files import check, check_memory, read_values
+from fedappeal.system.plain_files import check_plain, read_bytes
 
 WAITING, RUNNING, FINISHED, FAILED, INTERRUPTED = "waiting", "running", "finished", "failed", "interrupted"
 SUMMED = ("asked", "joined", "sat_out", "left", "absent", "failed", "bytes_up", "bytes_down", "seconds")
@@ -36,7 +37,7 @@ _LARGEST = 1e300
 
 
 class Snapshot:
-    """A run as it stands.
+    """The state of a run.
 
     Attributes:
         state: `WAITING` for clients, `RUNNING`, `FINISHED`, `FAILED` or `INTERRUPTED`.
@@ -62,7 +63,7 @@ class Snapshot:
             self.round(line)
 
     def event(self, line: Mapping[str, Any]) -> None:
-        """Take up a line of the events."""
+        """Update the state by a line of the events."""
         kind = line.get("event")
         if kind == "round":
             self.state, self.reason = RUNNING, ""
@@ -75,7 +76,7 @@ class Snapshot:
                 self.end = {**line, "round": line.get("round", 0), "reason": self.reason}
 
     def round(self, line: Mapping[str, Any]) -> None:
-        """Take up a line of the history."""
+        """Update the state by a line of the history."""
         self.latest = line
         self.totals.update({key: figure(line.get(key)) for key in SUMMED})
         if isinstance(failures := line.get("failures"), dict):
@@ -83,12 +84,12 @@ class Snapshot:
 
     @property
     def last_round(self) -> int:
-        """The latest round that is over; 0: none."""
+        """The latest finished round; 0 before the first."""
         return int(self.latest.get("round", 0))
 
     @property
     def process_end(self) -> str:
-        """How the process of a run that is over left it: `FINISHED`, `FAILED` or `INTERRUPTED`."""
+        """The end of the run's process: `FINISHED`, `FAILED` or `INTERRUPTED`."""
         return self.state if self.state in (FINISHED, FAILED) else INTERRUPTED
 
 
@@ -98,7 +99,7 @@ def is_figure(value: object) -> TypeGuard[float]:
 
 
 def figure(value: object) -> float | int:
-    """Return a number of usual size; 0 for anything else."""
+    """Return a value if it is a usual number, else 0."""
     return value if is_figure(value) else 0
 
 
@@ -115,7 +116,7 @@ _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
 
 
 class Record:
-    """What a run's folder holds; each property reads its file anew.
+    """The content of a run's folder; each property reads its file anew.
 
     Lines that a crash has cut short are left out. Of a damaged file, a property raises ConfigError: one line that
     names the file and the line.
@@ -131,20 +132,21 @@ class Record:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What ``config.json`` records.
+        """The content of ``config.json``.
 
         Raises:
             ConfigError: the folder holds no run.
         """
         file, record = self.path / CONFIG, None
         with suppress(OSError, ValueError):
-            record = parse_json(file.read_text()) if file.is_file() else None  # a pipe would be waited for
+            record = parse_json(read_bytes(file))
         if not isinstance(record, dict):
             raise ConfigError(f"'{self.path}' is not the folder of a run: it has no readable {CONFIG}")
         return record
 
     def check(self) -> None:
-        """Check that the folder holds a run; raises as `config`."""
+        """Check that the folder holds a run, and neither links nor pipes; raises as `config`."""
+        check_plain(self.path)
         _ = self.config
 
     @property
@@ -169,12 +171,12 @@ class Record:
 
     @property
     def history(self) -> list[Line]:
-        """A line a round."""
+        """The history, a line a round."""
         return self.lines(HISTORY)
 
     @property
     def participation(self) -> list[Line]:
-        """The decisions, as they are written: packed, or in runs of earlier versions one a line."""
+        """The lines of decisions as written: packed, or one each in older runs."""
         return self.lines(PARTICIPATION)
 
     @property
@@ -184,12 +186,12 @@ class Record:
 
     @property
     def measurements(self) -> list[Line]:
-        """What clients measured, a line an evaluated round, in columns."""
+        """The clients' measurements, a line an evaluated round, in columns."""
         return self.lines(MEASUREMENTS)
 
     @property
     def last_measurements(self) -> Line | None:
-        """The last line of the measurements; the others are not read. None: it has no whole line."""
+        """The measurements' last line, read alone; None if it has no whole line."""
         file = self.path / MEASUREMENTS
         if not file.exists():
             return None
@@ -206,33 +208,36 @@ class Record:
 
     @property
     def requirements(self) -> list[Line]:
-        """What each client of a simulated run requires."""
+        """The requirements of a simulated run's clients."""
         return self.lines(REQUIREMENTS)
 
     @property
     def events(self) -> list[Line]:
-        """What happened besides rounds."""
+        """The events besides rounds."""
         return self.lines(EVENTS)
 
     @property
     def standing(self) -> Snapshot:
-        """How the run stands by its events alone, damaged ones left out: its state, and how it ended."""
+        """The run's state and end, by its undamaged events alone."""
         return Snapshot(line for _, line in usable_lines(self.path / EVENTS)[0])
 
     @property
     def snapshot(self) -> Snapshot:
-        """How the run stands, with its rounds."""
+        """The run's state, with its rounds."""
         return Snapshot((line for _, line in usable_lines(self.path / EVENTS)[0]), self.history)
 
     def lines(self, name: str, one_each: bool = False) -> list[Line]:
-        """Return the lines of a file of the folder; ``one_each``: of a round's decisions, one line each."""
+        """Return a file's lines.
+
+        ``one_each``: of a round's decisions, one line each.
+        """
         file, lines, number = self.path / name, [], 0
         wrong = []
         try:
             for written in written_lines(file):
                 number = written.number
                 line = written.parsed()
-                lines += unpacked(line) if one_each else [line]
+                lines += unpack_decisions(line) if one_each else [line]
                 wrong += [f"line {number}: {written.problem}"] if written.problem else []
         except (OSError, ValueError) as error:
             raise ConfigError(
@@ -244,13 +249,13 @@ class Record:
 
 
 def damage_of(file: Path, wrong: Sequence[str]) -> str:
-    """Return one line on a file of which lines are wrong."""
+    """Return one line about a file with wrong lines."""
     more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     return f"file '{file}' is damaged: {wrong[0]}{more} (fedappeal verify shows all)"
 
 
 def usable_lines(file: Path) -> tuple[list[tuple[WrittenLine, Line]], list[str]]:
-    """Return the lines of a file that can be used, and what is wrong with each of the others.
+    """Return a file's usable lines, and the faults of the others.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -261,11 +266,12 @@ def usable_lines(file: Path) -> tuple[list[tuple[WrittenLine, Line]], list[str]]
             try:
                 line = written.parsed()
                 if is_packed(line):
-                    unpacked(line)
+                    unpack_decisions(line)
                 else:
                     _check_keys(line, _NEEDED.get(file.name, {}))
             except ValueError as error:
-                problems.append(f"line {written.number}: {error}")
+                if written.ended:  # else a crash cut it short
+                    problems.append(f"line {written.number}: {error}")
             else:
                 usable.append((written, line))
     except (OSError, ValueError) as error:
@@ -282,7 +288,9 @@ def _check_keys(line: Mapping[str, Any], needed: Mapping[str, type | tuple[type,
 
 
 def damages(path: Path) -> Iterator[str]:
-    """Yield one line for each damage: a line of a file, or a file of arrays; a line cut off by a crash is none.
+    """Yield one line for each damaged line or file of arrays.
+
+    A line that does not end is damaged too.
 
     Raises:
         ConfigError: the folder holds no run.
@@ -291,12 +299,14 @@ def damages(path: Path) -> Iterator[str]:
     for name in (*WRITTEN_ON, REQUIREMENTS):
         file = path / name
         try:
-            for written in written_lines(file):
+            for written in written_lines(file, unended=True):
                 problem = written.problem
                 try:
                     written.parsed()
                 except ValueError as error:
                     problem = str(error)
+                if not written.ended:
+                    problem = "it does not end: a crash cut it short, or something stands behind the last line"
                 if problem:
                     yield f"file '{file}' is damaged: line {written.number}: {problem}"
         except (OSError, ValueError) as error:
@@ -304,6 +314,7 @@ def damages(path: Path) -> Iterator[str]:
     for file in sorted(path.glob("*.safetensors")):
         try:
             read_values(file)
+            check_memory(file)
             check(file)
         except ConfigError as error:
             yield str(error)
@@ -311,11 +322,18 @@ def damages(path: Path) -> Iterator[str]:
             yield f"file '{file}' is damaged: {error}"
 
 
-def unchecked(path: Path) -> Iterator[str]:
-    """Yield one line for each file of which an earlier version wrote lines, which have no checksum."""
+def unchecked_files(path: Path) -> Iterator[str]:
+    """Yield one line for each file without checksums.
+
+    Earlier versions wrote such lines.
+    """
     for name in (*WRITTEN_ON, REQUIREMENTS):
-        lines = list(written_lines(path / name)) if (path / name).is_file() else []
-        first = next((line.number for line in lines if line.check), len(lines) + 1)
-        if first > 1:
-            which = f"lines 1 to {first - 1}" if first <= len(lines) else "lines"
+        first = count = 0
+        with suppress(OSError, ValueError):  # `damages` says why it cannot be read
+            for line in written_lines(path / name):
+                count = line.number
+                if line.check:
+                    first = first or count
+        if count and first != 1:
+            which = f"lines 1 to {first - 1}" if first else "lines"
             yield f"file '{path / name}': its {which} have no checksum: an earlier version wrote them"

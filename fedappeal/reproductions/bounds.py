@@ -1,4 +1,4 @@
-"""A measured curve beside a theorem's bound: what a computation returns, its columns, its claim and its picture."""
+"""A measured curve beside a theorem's bound: what a computation returns, and its picture."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedappeal.studies.experiment import Arm, Claim, Drawing, Results, at_least
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, Measure, last, new_panels
+from fedappeal.studies.experiment import Drawing, Results
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, new_panels
 
 
 def comparison(at: ArrayLike, measured: ArrayLike, bound: ArrayLike, **more: float) -> Mapping[str, Any]:
-    """Return a run's one line.
+    """Return the one line of a run.
 
     Args:
         at: where the bound is held against the measurement, ascending: rounds, precisions.
@@ -32,27 +32,8 @@ def comparison(at: ArrayLike, measured: ArrayLike, bound: ArrayLike, **more: flo
     }
 
 
-def columns(what: str, digits: int = 4) -> tuple[Measure, ...]:
-    """Return the columns of such a line.
-
-    Args:
-        what: is measured.
-        digits: after the point.
-    """
-    return (
-        Measure("room", "least log10(bound / measured)", last("room")),
-        Measure("end", f"{what}, at the end", last("end"), better="lower", digits=digits),
-        Measure("bound-end", "its bound there", last("bound-end"), better="", digits=3),
-    )
-
-
-def below(arm: Arm, what: str) -> Claim:
-    """Return the theorem's claim: everywhere a row's measured number is at most its bound."""
-    return Claim(f"{arm.name}: {what}", at_least(arm.name, "room", 0.0), arm.group, "powers of ten", inclusive=True)
-
-
 def drawing(xlabel: str, ylabel: str) -> Drawing:
-    """Return a picture of measured curves, a thin line a seed, and their bounds, on logarithmic axes."""
+    """Return a log-log picture of measured curves, a line a seed, and bounds."""
 
     def draw(results: Results) -> Figure:
         figure, (panels,) = new_panels(3.6 * len(results.arms) + 0.6, 3.9, 1, len(results.arms), sharey=True)
@@ -66,7 +47,7 @@ def drawing(xlabel: str, ylabel: str) -> Drawing:
             ticks = lines[0]["at"][:: len(lines[0]["at"]) // 3 or 1]
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-            axes.set_title(arm.name, fontsize=9)
+            axes.set_title(arm.shown, fontsize=9)
         panels[0].set_ylabel(ylabel)
         panels[0].plot([], [], color="#444444", alpha=0.5, linewidth=0.7, label="one seed")
         panels[0].legend(fontsize=8)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fedappeal.reproductions import experiment_names, load_experiment
-from fedappeal.studies.page import rewrite_page
+from fedappeal.studies.experiment_page import rewrite_page
 from fedappeal.studies.record import read_record
 from fedappeal.studies.verdict import leading, summary
 from fedappeal.system.files import replace_file

@@ -5,12 +5,22 @@ import os
 import shlex
 import tempfile
 from collections.abc import Iterable
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from client.participation.behaviour import Mixture
 from client.settings import NodeSettings
-from fedappeal.core.plugins import Allowed, allow_options, runs_only_with
+from fedappeal.core.plugins import (
+    HERE,
+    Allowed,
+    Registry,
+    allow_options,
+    current_folder_unsearched,
+    is_ours,
+    runs_only_with,
+)
 from fedappeal.core.registry import REGISTRIES
 from fedappeal.record.folder import check_new
 from fedappeal.runs.plan import RunPlan
@@ -18,7 +28,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.socket_owner import NotTold, is_told
 from fedappeal.tasks import TASKS
 from fedappeal.tasks.share import ALL, AUTO, parts_of
-from server.build import NOTHING_GIVEN, Given, named_plugins
+from server.build import NO_OBJECTS, Objects, named_plugins
 
 
 def check_trains_here(plan: RunPlan, device: str) -> None:
@@ -35,7 +45,7 @@ def check_trains_here(plan: RunPlan, device: str) -> None:
 
 
 def check_learns_here(plan: RunPlan, device: str, tried: bool = True) -> None:
-    """Check device, data, own plug-ins and, of a new run, that initial model and what is to travel are the task's.
+    """Check a run's device, data, plug-ins and, if new, initial model and share.
 
     Args:
         plan: the run.
@@ -51,7 +61,8 @@ def check_learns_here(plan: RunPlan, device: str, tried: bool = True) -> None:
         check_initial_model(plan)
         if plan.config.share not in (AUTO, ALL):
             parts_of(plan.task.initial_model(plan.config.seed), plan.config.share)
-    if tried and (plan.plugins.foreign() or ":" in plan.config.model):
+    own_strategy = not is_ours(plan.plugins.strategy)  # an object of it has no name
+    if tried and (own_strategy or plan.plugins.foreign() or ":" in plan.config.model):
         from fedappeal.runs.dry_round import check_plugins  # the engine, and with it torch
 
         check_plugins(plan, device)
@@ -112,7 +123,9 @@ def check_out(path: Path) -> None:
 
 
 def check_guarded() -> None:
-    """Check that other users of this machine can be kept out, where its system can say whose a connection is.
+    """Check that other users of this machine can be kept out.
+
+    Where its system can say whose a connection is.
 
     Raises:
         ConfigError: if this is Linux and the kernel does not say.
@@ -123,8 +136,10 @@ def check_guarded() -> None:
         raise ConfigError(f"the SuperLink's ports cannot be kept from other users of this machine: {error}") from None
 
 
-def check_allowed(config: RunConfig, path: Path, allow: Iterable[str], given: Given = NOTHING_GIVEN) -> None:
-    """Check that a call allows the code that a run's folder names; nothing is imported.
+def check_allowed(config: RunConfig, path: Path, allow: Iterable[str], given: Objects = NO_OBJECTS) -> None:
+    """Check that a call allows the code named by a run's folder.
+
+    Nothing is imported unless all is allowed.
 
     Args:
         config: the run's settings.
@@ -133,29 +148,54 @@ def check_allowed(config: RunConfig, path: Path, allow: Iterable[str], given: Gi
         given: objects in place of names.
 
     Raises:
-        ConfigError: one line: what the run names, and the options that allow it.
+        ConfigError: one line: what the run names, and the options that allow it; or what no folder may name.
     """
     if missing := _not_allowed(config, allow, given):
         whose = " and ".join(f"{kind} '{name}'" for kind, name, _ in missing)
         raise ConfigError(f"'{path}' holds a run of {whose}: {runs_only_with({*chain(*(m for *_, m in missing))})}")
+    with nullcontext() if HERE in allow else current_folder_unsearched():
+        _check_names(config, Allowed.of(allow, by_call=True), given)
+
+
+def check_clients_take(plan: RunPlan) -> None:
+    """Check that clients whose owners allow a run's packages take what it names.
+
+    Raises:
+        ConfigError: one line: what they refuse, such as an object that is neither a class nor a function.
+    """
+    _check_names(plan.config, Allowed.of(plan.plugins.packages()), plan.plugins.given)
+
+
+def _check_names(config: RunConfig, allowed: Allowed, given: Objects) -> None:
+    for registry, name in _names(config, given):
+        if name not in registry.built_in:
+            registry.maker(name, allowed)
 
 
 def resume_command(config: RunConfig, path: Path | str, *options: str) -> str:
-    """Return the command that continues a run, with the options that allow the code which its settings name.
+    """Return the command that continues a run, with options for its settings' code.
 
     Args:
         config: the run's settings.
         path: its folder.
         options: further ones.
     """
-    allow = allow_options(chain(*(lacking for *_, lacking in _not_allowed(config, (), NOTHING_GIVEN))))
+    allow = allow_options(chain(*(lacking for *_, lacking in _not_allowed(config, (), NO_OBJECTS))))
     return shlex.join(["fedappeal", "resume", str(path), *options, *allow])
 
 
-def _not_allowed(config: RunConfig, allow: Iterable[str], given: Given) -> list[tuple[str, str, list[str]]]:
-    """Return kind and name of each plug-in that a call does not allow, and what the call would have to allow."""
-    allowed, registries = Allowed.of(allow, by_call=True), (*REGISTRIES, TASKS)
-    names = named_plugins(config, given, Mixture.of_run(config, "always").parts)
-    names += [(registry, name) for registry in registries for name in config.sections() if name in registry.names()]
-    lacking = [(registry.kind, name, registry.missing(name, allowed)) for registry, name in names]
+def _not_allowed(config: RunConfig, allow: Iterable[str], given: Objects) -> list[tuple[str, str, list[str]]]:
+    """Return each disallowed plug-in's kind and name, and what would allow it."""
+    allowed = Allowed.of(allow, by_call=True)
+    lacking = [(registry.kind, name, registry.missing(name, allowed)) for registry, name in _names(config, given)]
     return [plugin for plugin in lacking if plugin[-1]]
+
+
+def _names(config: RunConfig, given: Objects) -> list[tuple[Registry[Any], str]]:
+    """Return the names of a run's plug-ins, each with its registry.
+
+    Plug-ins that only have settings in the run are among them.
+    """
+    names = named_plugins(config, given, Mixture.of_run(config, "always").parts)
+    choices = [(registry, registry.names()) for registry in (*REGISTRIES, TASKS)]  # each reads what is installed
+    return names + [(r, name) for r, installed in choices for name in config.sections() if name in installed]

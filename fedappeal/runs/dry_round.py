@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedappeal.core.places import placed, reason
+from fedappeal.core.places import reason, with_place
 from fedappeal.core.plugins import is_ours
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.folder import RunFolder
@@ -27,7 +27,7 @@ from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.fit import check_fit
 from fedappeal.tasks.share import initial_arrays
 from fedappeal.tasks.task import Task
-from server.build import NOTHING_GIVEN, Chosen, Given, chosen
+from server.build import NO_OBJECTS, Objects, Plugins, run_plugins
 from strategies.rounds.round import RoundRecord
 
 CLIENTS, ROUNDS, BREAK = 3, 3, 2
@@ -52,7 +52,7 @@ _FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "
 
 
 def check_plugins(plan: RunPlan, device: str) -> None:
-    """Check what a run's own plug-ins do; of a run of fedappeal's own there is nothing to check.
+    """Check a run's own plug-ins in dry runs; fedappeal's own need none.
 
     Args:
         plan: the run.
@@ -66,7 +66,10 @@ def check_plugins(plan: RunPlan, device: str) -> None:
 
 
 def for_submission(plan: RunPlan) -> RunPlan:
-    """Return the same run on a task whose data every machine has; on its own, where that is the author's and here."""
+    """Return the run on a task whose data every machine has.
+
+    On its own task, where that is the author's and here.
+    """
     if not is_ours(plan.plugins.task):
         with suppress(Exception):  # its data may be elsewhere
             plan.task.check()
@@ -76,16 +79,16 @@ def for_submission(plan: RunPlan) -> RunPlan:
     return replace(plan, plugins=_trimmed(plan.config.model_copy(update=names)))
 
 
-def _trimmed(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
-    """Return the plug-ins of a changed run, without settings of plug-ins that it does not name any more."""
-    run = chosen(config, given)
+def _trimmed(config: RunConfig, given: Objects = NO_OBJECTS) -> Plugins:
+    """Return a changed run's plug-ins, without settings of plug-ins it no longer names."""
+    run = run_plugins(config, given)
     names = {plugin.settings_name() for plugin in (*run.plugins, run.task) if hasattr(plugin, "settings_name")}
     of_named = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] in names)
     return replace(run, config=config.model_copy(update={"plugins": of_named}))
 
 
 def _mistakes(plan: RunPlan, device: str) -> Iterator[str]:
-    """Yield what is wrong, until one kind of plug-in has shown something."""
+    """Yield faults of plug-ins until one kind of them has some."""
     run, task = plan.plugins, plan.task
     if not is_ours(type(task)) or run.model is not None or ":" in plan.config.model:
         try:
@@ -93,12 +96,12 @@ def _mistakes(plan: RunPlan, device: str) -> Iterator[str]:
         except ConfigError as error:
             line, author = str(error), type(task) if run.model is None else run.model
             methods = line.partition(" ")[0], "initial_model", "forward", "__init__"
-            yield placed(line, author, *methods)
+            yield with_place(line, author, *methods)
             return
     policies = [name for name, policy in run.policies.items() if not is_ours(policy)]
     alone = any(not is_ours(plugin) for plugin in (run.strategy, run.rule, run.requirement, type(task)))
     for policy in [*(["always"] if alone or run.model is not None else []), *policies]:
-        dry = DryRun(plan.config, task, policy, device)
+        dry = DryRun(plan.config, task, policy, device, run.given)
         lines = list(dry.findings())
         yield from lines
         if lines:
@@ -114,6 +117,7 @@ class DryRun:
         task: its task, as it is.
         policy: the policy of all clients.
         device: where they train.
+        given: objects in place of names, which are never looked for by their names.
         more: settings that differ from those of other dry runs.
     """
 
@@ -121,6 +125,7 @@ class DryRun:
     task: Task
     policy: str
     device: str
+    given: Objects = NO_OBJECTS
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def findings(self) -> Iterator[str]:
@@ -145,13 +150,15 @@ class DryRun:
         yield from self.outcome(pack=False, mode=AUTO).lines
 
     def differences(self) -> Iterator[str]:
-        """Yield where a run that has to come out alike does not, or fails: conformance, of models without dropout.
+        """Yield how runs that must agree differ or fail.
+
+        Conformance, of models without dropout.
 
         Alike to 1e-6: one array a layer, side by side, broken off and continued. Others only have to run.
         """
-        run = chosen(self.config)
+        run = self._plugins()
         strategy = run.strategy
-        unbounded = strategy.unbounded or strategy.bounds_lack(self.config, run.settings_of(strategy))
+        unbounded = strategy.unbounded or strategy.influence.lack(self.config, run.settings_of(strategy))
         for more in CONDITIONS:
             if (strategy.needs_everybody and "clients_per_round" in more) or (unbounded and "influence" in more):
                 continue
@@ -170,9 +177,12 @@ class DryRun:
                 if not other.lines and not alike(whole.model, other.model, 1e-6):
                     yield self._placed(f"{text}, {way}: the model differs by more than 1e-6")
 
+    def _plugins(self) -> Plugins:
+        return run_plugins(self.config, self.given)
+
     def _trains(self) -> bool:
         """Whether the author's strategy or local rule should change the model: all join."""
-        run = chosen(self.config)
+        run = self._plugins()
         return self.policy == "always" and not (is_ours(run.strategy) and is_ours(run.rule))
 
     def _differing(self, whole: Arrays) -> str:
@@ -186,12 +196,15 @@ class DryRun:
 
     def outcome(
         self, *, pack: bool = True, broken: bool = False, extended: bool = False, mode: str = SEQUENTIAL
-    ) -> "Outcome":
-        """Run it once; ``broken``: taken up again after round `BREAK`; ``extended``: begun with that many rounds."""
+    ) -> "DryRunOutcome":
+        """Run it once.
+
+        ``broken``: taken up again after round `BREAK`; ``extended``: begun with that many rounds.
+        """
         values = {**_TINY, "clients": min(CLIENTS, self.config.clients), "participation": self.policy, "pack": pack}
         values |= self.more
         values |= {"rounds": BREAK} if extended else {}
-        given = Given(self.task)
+        given = replace(self.given, task=self.task)
         config = given.named(self.config.model_copy(update=values)).with_plugins([("solo.steps", 2)])
         simulation, records, lines = Simulation(mode, self.device), list[RoundRecord](), list[str]()
 
@@ -213,7 +226,7 @@ class DryRun:
                 except _BrokenOff:
                     simulate_plan(plan, simulation, RunFolder.open(plan.path), on_round=on_round)
             except (Exception, SystemExit) as error:
-                return Outcome([self._placed(reason(error))], {})
+                return DryRunOutcome([self._placed(reason(error))], {})
             for record in records:
                 lines += [self._placed(failure) for failure in record.failures.values()]
                 if record.metrics.get("not_finite") and not is_ours(run.strategy):
@@ -222,19 +235,19 @@ class DryRun:
                 lines.append(self._placed("no client joined, though all wanted to"))
             stays = any(record.kept for record in records)
             joined = any(record.count("joined") for record in records if not record.mandatory)
-            return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], stays, joined)
+            return DryRunOutcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], stays, joined)
 
     def _placed(self, line: str) -> str:
-        """Return a line with where the author may look for what it says, unless it says that itself."""
-        run = chosen(self.config)
+        """Return a line with its place in the author's code, unless it names one."""
+        run = self._plugins()
         classes = [kind for kind in (*run.plugins, run.task, run.model) if isinstance(kind, type)]
         plugins = [plugin for plugin in classes if not is_ours(plugin)]
-        return placed(line, plugins[0], *_FAULTY) if plugins else line
+        return with_place(line, plugins[0], *_FAULTY) if plugins else line
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one dry run left.
+class DryRunOutcome:
+    """The outcome of one dry run.
 
     Attributes:
         lines: one for each thing that is wrong.
@@ -265,7 +278,7 @@ def _in_silence() -> Iterator[None]:
 
 
 def alike(one: Arrays, other: Arrays, tolerance: float = 0.0) -> bool:
-    """Whether two models are the same, in each layer up to a share of its largest value."""
+    """Whether two models agree, in each layer within a share of its largest value."""
     return one.keys() == other.keys() and all(
         np.allclose(other[name], array, rtol=0.0, atol=tolerance * float(np.abs(array).max(initial=1e-30)))
         for name, array in one.items()

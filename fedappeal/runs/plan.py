@@ -15,7 +15,8 @@ from fedappeal.record.folder import GIVEN, RunFolder, Usable, check_new, new_pat
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, scalar
 from fedappeal.settings.model import did_you_mean
 from fedappeal.tasks.task import Task
-from server.build import NOTHING_GIVEN, Chosen, Given, check_settings, chosen
+from server.build import NO_OBJECTS, Objects, Plugins, check_real, check_settings, run_plugins
+from strategies.rounds.algorithm import check_influence
 from strategies.rounds.sums.influence import FAR, FEWEST
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ class RunPlan:
         note: a line below the run's heading.
         unused: a line for each given plug-in setting that the run does not use.
         facts: what the folder records of a program's objects; None: the run is a command's.
+        written: its folder as the user wrote it; None: as ``path``.
     """
 
-    plugins: Chosen
+    plugins: Plugins
     path: Path
     name: str = "run"
     data_dir: str = ""
@@ -45,10 +47,11 @@ class RunPlan:
     note: str = ""
     unused: tuple[str, ...] = ()
     facts: Mapping[str, Any] | None = None
+    written: Path | None = None
 
     @classmethod
     def of(
-        cls, config: RunConfig, path: Path, *, given: Given = NOTHING_GIVEN, data_dir: str = "", resumes: bool = False
+        cls, config: RunConfig, path: Path, *, given: Objects = NO_OBJECTS, data_dir: str = "", resumes: bool = False
     ) -> "RunPlan":
         """Return the plan of a run whose settings go together.
 
@@ -71,13 +74,18 @@ class RunPlan:
         """The run's settings."""
         return self.plugins.config
 
+    @property
+    def given_path(self) -> Path:
+        """Its folder as the user wrote it: what is shown to be copied."""
+        return self.written or self.path
+
     @cached_property
     def task(self) -> Task:
         """The run's task, loaded when it is first asked for."""
         return self.plugins.load_task(Path(self.data_dir) if self.data_dir else None)
 
     def folder(self, runtime: Mapping[str, Scalar]) -> RunFolder:
-        """Return the run's folder: a new one, with what it records, or that of the run that continues.
+        """Return the run's folder: new with its record, or the continued run's.
 
         Raises:
             ConfigError: a new run's folder already holds one, or cannot be made.
@@ -100,11 +108,11 @@ class RunPlan:
         Raises:
             ConfigError: another process runs the run, or no checkpoint can be used.
         """
-        from server.checkpoints import mended  # Flower, which takes a second
+        from server.checkpoints import mend_files  # Flower, which takes a second
 
         folder = RunFolder.open(self.path)
         with folder.alone():
-            mended(folder, say, usable)
+            mend_files(folder, say, usable)
             if facts:
                 folder.record(**facts)
 
@@ -114,7 +122,7 @@ class RunPlan:
 
 
 def deployed_plan(settings: Mapping[str, Any], data_dir: str = "", here: bool = False) -> RunPlan:
-    """Return the plan of a run of real client processes: bounded where the settings say nothing of it.
+    """Return the plan of a run of real clients, with bounded influence by default.
 
     Args:
         settings: by kebab-case key.
@@ -124,13 +132,14 @@ def deployed_plan(settings: Mapping[str, Any], data_dir: str = "", here: bool = 
     Raises:
         ConfigError: for a setting that is not allowed.
     """
-    plugins, note = chosen(RunConfig.parse(settings)), ""
+    plugins, note = run_plugins(RunConfig.parse(settings)), ""
+    check_real(plugins.config)
     if INFLUENCE in settings:
         check_bounded(plugins)
     else:
         plugins, note = bounded_by_default(plugins)
     config = plugins.config
-    path = Path(config.out or new_path(config))
+    path = written = Path(config.out or new_path(config))
     if here:
         path = path.absolute()
         if config.initial_model:
@@ -139,7 +148,8 @@ def deployed_plan(settings: Mapping[str, Any], data_dir: str = "", here: bool = 
         config = config.model_copy(update={"out": str(path)})
     plugins = replace(plugins, config=config)
     plugins.check()
-    return RunPlan(plugins, path, data_dir=data_dir, note=note, unused=tuple(plugins.unused_settings()))
+    unused = tuple(plugins.unused_settings())
+    return RunPlan(plugins, path, data_dir=data_dir, note=note, unused=unused, written=written)
 
 
 def unused_lines(plans: Sequence[RunPlan]) -> list[str]:
@@ -151,7 +161,7 @@ def unused_lines(plans: Sequence[RunPlan]) -> list[str]:
 INFLUENCE, BOUNDED = "influence", "bounded"
 
 
-def check_bounded(run: Chosen) -> None:
+def check_bounded(run: Plugins) -> None:
     """Check that a run of real processes can be bounded as its settings say.
 
     Raises:
@@ -159,21 +169,24 @@ def check_bounded(run: Chosen) -> None:
     """
     if run.config.influence != BOUNDED:
         return
-    run.strategy.check_influence(run.config.influence, run.config.aggregation)
-    if lack := run.strategy.bounds_lack(run.config, run.settings_of(run.strategy)):
+    check_influence(run.strategy, run.config.influence, run.config.aggregation)
+    if lack := run.strategy.influence.lack(run.config, run.settings_of(run.strategy)):
         raise ConfigError(lack)
 
 
-def bounded_by_default(run: Chosen) -> tuple[Chosen, str]:
-    """Return a run whose settings say nothing of bounds: bounded; or as it is, and a line that says why."""
-    reason = run.strategy.unbounded or run.strategy.bounds_lack(run.config, run.settings_of(run.strategy))
+def bounded_by_default(run: Plugins) -> tuple[Plugins, str]:
+    """Return the run with bounded influence, or unchanged with a line why.
+
+    Bounded where its settings say nothing of bounds.
+    """
+    reason = run.strategy.unbounded or run.strategy.influence.lack(run.config, run.settings_of(run.strategy))
     if reason:
         return run, f"influence: off: one client can replace the model ({reason})"
     return replace(run, config=run.config.model_copy(update={INFLUENCE: BOUNDED})), ""
 
 
-def influence_line(run: Chosen) -> str:
-    """Return what a heading says of the bounds; empty where there are none."""
+def influence_line(run: Plugins) -> str:
+    """Return a heading's line on the bounds of influence; empty without bounds."""
     config = run.config
     if config.influence != BOUNDED:
         return ""
@@ -181,8 +194,8 @@ def influence_line(run: Chosen) -> str:
         return f"influence: bounded has no effect on fewer than {FEWEST} clients: one can replace the model"
     unbounded = f"; not bounded: {run.strategy.still_open}" if run.strategy.still_open else ""
     return (
-        f"influence: bounded (an update counts as the clients' median at most, as does a weight above "
-        f"{config.influence_weight:g} medians; one against the common direction, or above "
+        f"influence: bounded (an update, also times its weight, counts as the clients' median at most, as does "
+        f"a weight above {config.influence_weight:g} medians; one against the common direction, or above "
         f"{FAR * config.influence_norm:g} medians, for nothing{unbounded})"
     )
 
@@ -198,7 +211,7 @@ def combinations(varied: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def name_of_run(varied: Mapping[str, Any]) -> str:
-    """Return what tells a run from the others of its sweep: ``seed-1-strategy-maxfl``."""
+    """Return a run's name among those of its sweep: ``seed-1-strategy-maxfl``."""
     return "-".join(f"{key}-{value}" for key, value in varied.items())
 
 
@@ -250,10 +263,11 @@ def swept_plans(
         out = str(new_path(RunConfig.parse(shared) if varied else configs[0]))
     names = [name_of_run(values).replace(":", ".").replace("/", "_") for values in each_varied]
     check_distinct(zip(names, (tuple(sorted(c.as_config().items())) for c in configs), strict=True), written)
-    root = Path(out).absolute()
+    given_root = Path(out)
+    root = given_root.absolute()
     plans = [
-        RunPlan(plugins, root / name if name else root, name or "run", data_dir, unused=tuple(unused))
-        for (plugins, unused), name in zip(_without_others([chosen(c) for c in configs]), names, strict=True)
+        RunPlan(plugins, root / name, name or "run", data_dir, unused=tuple(unused), written=given_root / name)
+        for (plugins, unused), name in zip(_without_others([run_plugins(c) for c in configs]), names, strict=True)
     ]
     for plan in plans:
         plan.plugins.check()
@@ -285,14 +299,14 @@ def _swept(text: str) -> tuple[str, list[Any]]:
     return key, swept
 
 
-def foreign_sections(runs: Sequence[Chosen]) -> list[frozenset[str]]:
-    """Return, for each run, the names of own plug-ins that only other runs of its sweep use."""
+def foreign_sections(runs: Sequence[Plugins]) -> list[frozenset[str]]:
+    """Return for each run the plug-ins that only other runs of its sweep use."""
     names = [frozenset(p.settings_name() for p in run.plugins if not is_ours(p)) for run in runs]
     return [frozenset[str]().union(*names) - of_run for of_run in names]
 
 
-def _without_others(runs: Sequence[Chosen]) -> list[tuple[Chosen, list[str]]]:
-    """Return each run without the settings of own plug-ins that only others use, and what it does not use.
+def _without_others(runs: Sequence[Plugins]) -> list[tuple[Plugins, list[str]]]:
+    """Return each run without settings of others' plug-ins, and what it leaves unused.
 
     Raises:
         ConfigError: for a setting of no known plug-in, or one that its plug-in does not have.

@@ -48,7 +48,7 @@ from fedappeal.settings.training import (
 
 
 class TaskSettings(WithPlugins):
-    """What is learned, and how its data is spread over the clients.
+    """The task, and its data's partition over the clients.
 
     A partition is a pure function of these.
     """
@@ -87,6 +87,11 @@ class TaskSettings(WithPlugins):
     max_train_examples: CountOrZero = Field(
         0, description="most examples a client trains on, the others are left out; 0: all"
     )
+    scale: Literal["auto", "none", "standard"] = Field(
+        "auto",
+        description="columns of own tables: standard: each client's by mean and standard deviation of its training "
+        "data; auto: so, unless the task is built in or scales itself; none: as they are",
+    )
     flip_share: Share = Field(0.0, description="share of clients whose labels are flipped, y -> C-1-y")
     flip_on: Literal["train", "both"] = Field("both", description="flip train labels only, or test labels too")
     seed: CountOrZero = Field(0, description="seed of every draw of the run")
@@ -101,7 +106,7 @@ class TaskSettings(WithPlugins):
 
 
 class AttackSettings(Settings):
-    """How many clients attack, and how."""
+    """The share of attackers, and their attack."""
 
     byzantine_share: Share = Field(0.0, description="experiments: share of clients that attack")
     byzantine_attack: Literal["inflate", "claim", "zero", "huge", "flip"] = Field(
@@ -150,9 +155,16 @@ __all__ = [
 ]
 
 PAPERS: Mapping[str, Scalar] = MappingProxyType(
-    {"judge-on": "train", "adaptation-steps": 0, "goodwill": -1, "mandatory-rounds": -1}
+    {
+        "judge-on": "train",
+        "adaptation-steps": 0,
+        "goodwill": -1,
+        "mandatory-rounds": -1,
+        "scale": "none",
+        "dropout-noise": "stream",
+    }
 )
-"""How clients judge and join in the papers, and in runs of versions without these settings."""
+"""How clients judge, join, scale and draw in the papers, and in runs of versions without these settings."""
 
 
 class RunConfig(
@@ -171,7 +183,10 @@ class RunConfig(
     SizeSettings,
     TaskSettings,
 ):
-    """All settings of a run, in groups; pydantic puts the fields of the last group first."""
+    """All settings of a run, in groups.
+
+    Pydantic puts the fields of the last group first.
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -201,7 +216,10 @@ class RunConfig(
 
     @property
     def resolved_mandatory_rounds(self) -> int:
-        """Most mandatory rounds: the setting, max(10, 5 % of the rounds), or half of them where they are chosen."""
+        """The most mandatory rounds: as set, or max(10, 5 % of the rounds).
+
+        Half of the rounds where they are chosen.
+        """
         if not isinstance(self.mandatory_rounds, int):
             return most_asked_rounds(self.scheduled_rounds)
         return default_mandatory_rounds(self.scheduled_rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
@@ -213,7 +231,9 @@ class RunConfig(
 
     @classmethod
     def parse_recorded(cls, values: Mapping[str, Any], *, ignore_unknown: bool = False) -> Self:
-        """Validate settings that a run's folder or another program wrote; what they lack means what it always did.
+        """Return validated settings from a run's folder or another program.
+
+        What they lack means what it always did.
 
         Raises:
             ConfigError: as `parse`.
@@ -238,5 +258,5 @@ class RunConfig(
 
     @property
     def resolved_max_clients(self) -> int:
-        """Clients that a deployed run takes in: the setting, or twice as many as there are."""
+        """The most clients of a deployed run: as set, or twice ``clients``."""
         return self.max_clients or 2 * (self.clients + self.unseen_clients)

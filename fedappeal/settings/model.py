@@ -24,7 +24,7 @@ class ConfigError(ValueError):
 
 
 def did_you_mean(name: str, names: Iterable[str], form: str = "; {}") -> str:
-    """Return a question after the nearest of some names, for a message's end; empty: none is near.
+    """Return "did you mean 'NAME'?" for a near name; empty if none is near.
 
     Args:
         name: what was written.
@@ -54,7 +54,7 @@ def setting(default: Any, description: str, **facts: str | bool) -> Any:
 
 
 def fact(field: FieldInfo, name: str) -> str:
-    """Return a fact about a field, as `setting` was given it; empty: it has none."""
+    """Return a fact that `setting` attached to a field; empty if it has none."""
     extra = field.json_schema_extra
     return str(extra.get(name) or "") if isinstance(extra, dict) else ""
 

@@ -27,7 +27,7 @@ def default_mandatory_rounds(rounds: int) -> int:
 
 
 def most_asked_rounds(rounds: int) -> int:
-    """Return the most mandatory rounds that a server may choose: half of a run's rounds, rounded up.
+    """Return the most mandatory rounds that a server may choose: half, rounded up.
 
     Args:
         rounds: of the run when it began; 0: not known, which leaves 10.
@@ -70,7 +70,7 @@ class RoundSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """What clients tell when a round is measured."""
+    """The clients' part in measuring a round."""
 
     evaluate_train: bool = Field(
         True, description="evaluation also asks whether the model appeals by its training loss: one more pass"
@@ -106,7 +106,7 @@ RoundsOrAuto = Annotated[int | Literal["auto"], PlainValidator(rounds_or_auto)]
 
 
 class ParticipationSettings(Settings):
-    """How clients decide whose owner says nothing, and in which rounds they are asked not to opt out."""
+    """The clients' default decisions, and rounds in which they must not opt out."""
 
     participation: str = Field(
         "auto",
@@ -141,7 +141,7 @@ class AskingSettings(Settings):
 
 
 class JudgingSettings(Settings):
-    """How a client judges a model by its requirement rho_k."""
+    """The clients' judgement of a model by their requirement rho_k."""
 
     requirement: str = Field("solo", min_length=1, description="where a client's requirement rho_k comes from")
     judge_on: Literal["held-out", "train"] = Field(

@@ -25,7 +25,7 @@ class LearningRate(Settings):
 
 
 class LearningRateSchedule(Settings):
-    """How the learning rate changes over the rounds."""
+    """The change of the learning rate over the rounds."""
 
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="how the learning rate falls from round to round"
@@ -49,6 +49,11 @@ class LocalSteps(Settings):
     local_epochs: CountOrZero = Field(0, description="local epochs a round, where local-steps is 0")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="momentum of local SGD")
     weight_decay: NonNegative = Field(0.0, description="local weight decay; adamw's is decoupled")
+    dropout_noise: Literal["keyed", "stream"] = Field(
+        "keyed",
+        description="which units dropout drops; keyed: by seed, client, round, step, layer and example, wherever a "
+        "client trains; stream: as runs of earlier versions, in which each form of training drew its own",
+    )
     training_precision: Precision = Field(
         "float32", description="of local forward and backward passes; bfloat16: clients train one by one"
     )
@@ -90,8 +95,8 @@ class InfluenceSettings(Settings):
     )
     influence_norm: AtLeastOne = Field(
         2.0,
-        description="for influence = bounded: most a client's weight times the norm of its update may be, in "
-        "medians; a client whose update is twice as long is left out",
+        description="for influence = bounded: most the norm of a client's update may be, in medians; above it counts "
+        "as bounded, a client whose update is twice as long is left out",
     )
     aggregation: Aggregation = Field(
         "mean",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from types import FrameType
 
+from flwr.app import ArrayRecord
+
 from client.data.cache import Cache, pick_device
 from client.participant import Participant
 from client.participation.behaviour import Device, Mixture, parts_of
@@ -18,18 +20,18 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.evaluation import BFloat16Participant, Flips
 from fedappeal.simulation.forms.choice import Choice, Problem, choose
-from fedappeal.simulation.grid import FIRST_NODE, Contexts, VirtualClients, clients_here
+from fedappeal.simulation.in_process_grid import FIRST_NODE, Contexts, VirtualClients, clients_here
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
 from fedappeal.simulation.process_wide import freeze_more, simulation_threads
-from fedappeal.simulation.workers.grid import clients_on_workers
+from fedappeal.simulation.workers.workers_grid import clients_on_workers
 from fedappeal.system.process_end import signals_taken, terminals, write_nowhere
 from fedappeal.tasks.share import parts_of as parts_of_model
 from fedappeal.tasks.share import share_of
 from fedappeal.tasks.task import Task
-from server.build import Chosen, Given, chosen
-from server.run import Evaluate, run
+from server.build import Objects, Plugins, run_plugins
+from server.server_run import Evaluate, run
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Hooks, RoundRecord
 from strategies.rounds.strategy import Strategy
@@ -59,8 +61,8 @@ class VirtualClock:
     examples: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, plugins: Chosen, task: Task) -> "VirtualClock | None":
-        """Return a run's clock; None: none of its policies has a device."""
+    def of_run(cls, plugins: Plugins, task: Task) -> "VirtualClock | None":
+        """Return a run's virtual clock; None if no policy of it has a device."""
         if Device.name not in plugins.mixture.parts:
             return None
         config = plugins.config
@@ -74,7 +76,10 @@ class VirtualClock:
         self.examples[member.client_id] = member.num_examples
 
     def seconds(self, record: RoundRecord) -> float:
-        """Return the time of the slowest client that joined; the round does not wait for surplus ones."""
+        """Return the slowest joined client's time.
+
+        The round does not wait for surplus ones.
+        """
         joined = [client for client, what in record.decisions.items() if what in ("joined", "refused")]
         slow = [client for client in joined if Device.name in parts_of(self.mixture.of(self.seed, client))]
         return max(map(self._seconds_of, slow), default=0.0)
@@ -90,7 +95,7 @@ MOST_CLIENTS = 32
 
 
 def choose_mode(
-    plugins: Chosen,
+    plugins: Plugins,
     simulation: Simulation,
     task: Task,
     cache: Cache | None = None,
@@ -129,6 +134,7 @@ def simulate(
     task: Task | None = None,
     strategy: Strategy | None = None,
     evaluate: Evaluate | None = None,
+    on_model: Callable[[ArrayRecord], None] = lambda arrays: None,
 ) -> None:
     """Run, or continue, the run of a folder.
 
@@ -144,18 +150,19 @@ def simulate(
         task: in place of the one that the settings name.
         strategy: the same; a template, which is copied.
         evaluate: evaluates each evaluated model on the server as well.
+        on_model: told of each round's model, as it travels, before ``on_round``.
 
     Raises:
         ConfigError: for settings that do not fit, or another number of threads than that of a simulation that is
             running in this process.
     """
-    given = Given(task, strategy)
+    given = Objects(task, strategy)
     # No client is late in one process, however long a round takes.
     settings = given.named(config).model_copy(
         update={"out": str(folder.path), "resume": True}
         | dict.fromkeys(("round_timeout", "start_timeout", "start_after"), _DAY)
     )
-    plugins = chosen(settings, given)
+    plugins = run_plugins(settings, given)
     run_task = plugins.load_task(simulation.data_folder)
     cache = Cache(run_task, given.strategy_of)
     simulation = replace(simulation, device=str(pick_device(simulation.device)))
@@ -164,9 +171,11 @@ def simulate(
         simulation_threads(simulation.threads) as threads,
         _clients(plugins, simulation, run_task, cache, threads, folder, flips) as (grid, participants, taken),
     ):
-        memory = SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
+        memory = None
+        if simulation.resumable:
+            memory = SavedMemory(folder, grid, participants, settings.evaluate_every, run_task.metric)
         with interrupts() as asked:
-            watch = _Watch(on_round, asked, flips, VirtualClock.of_run(plugins, run_task))
+            watch = _Watch(on_round, on_model, asked, flips, VirtualClock.of_run(plugins, run_task))
             try:
                 run(
                     *(grid, plugins, watch, False, memory),
@@ -182,9 +191,9 @@ def simulate(
 
 @contextmanager
 def _clients(
-    plugins: Chosen, simulation: Simulation, task: Task, cache: Cache, threads: int, folder: RunFolder, flips: Flips
+    plugins: Plugins, simulation: Simulation, task: Task, cache: Cache, threads: int, folder: RunFolder, flips: Flips
 ) -> Iterator[tuple[VirtualClients, Participants | None, Simulation]]:
-    """Run with a run's clients: the grid that reaches them, what this process has of them, and how they train."""
+    """Yield a run's grid, its clients in this process, and their way to train."""
     contexts = Contexts(plugins, simulation.data_dir, simulation.device)
     device = pick_device(simulation.device)
     pool = None if simulation.shared_out else clients_data(plugins.config, task, contexts.clients, device)
@@ -256,6 +265,7 @@ def interrupts() -> Iterator[Interrupts]:
 @dataclass
 class _Watch(Hooks):
     on_round: Callable[[RoundRecord], None]
+    on_model: Callable[[ArrayRecord], None]
     asked: Interrupts
     flips: Flips
     clock: VirtualClock | None
@@ -266,7 +276,10 @@ class _Watch(Hooks):
             self.clock.note(member)
 
     def on_refused(self, node_id: int, reason: str) -> None:
-        """All clients are this program: where one does not fit the run, none comes in its place."""
+        """End the run: a client of this program does not fit it.
+
+        None comes in its place.
+        """
         raise ConfigError(f"client {node_id - FIRST_NODE} declined: {reason}")
 
     def on_round_start(self, server_round: int) -> None:
@@ -284,7 +297,8 @@ class _Watch(Hooks):
         if self.clock is not None:
             record.metrics[COLUMN] = self.clock.seconds(record)
 
-    def on_round_end(self, record: RoundRecord, arrays: object) -> None:
+    def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        self.on_model(arrays)
         self.on_round(record)
         self.asked.check()
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from client.learner import Job, Sent
 from client.participant import Participant
 from client.training.models import BFLOAT16, FLOAT32, evaluate, forward, load_arrays
 from client.training.requests import EvaluateRequest
@@ -46,39 +47,36 @@ class Flips:
         self.flipped += flipped
 
     def taken(self) -> dict[str, float]:
-        """Return the counts for the history, and begin anew; nothing where no decision was compared."""
+        """Return the counts for the history, and reset them; empty without compared decisions."""
         counts = {"compared_decisions": self.compared, "flipped_decisions": self.flipped} if self.compared else {}
         self.compared = self.flipped = 0
         return dict(counts)
 
 
 class BFloat16Participant(Participant):
-    """A client that judges models in bfloat16, and in some rounds decides by float32 as well.
+    """A client that judges models in bfloat16, in some rounds in float32 too.
 
     Args:
         flips: counts the decisions of all clients.
         given: what a participant takes.
     """
 
-    precision = BFLOAT16
-
     def __init__(self, flips: Flips, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._flips = flips
+        self.judges_by = copy.copy(self.learner)
+        self.judges_by.precision = BFLOAT16
         self._in_float32: Callable[[], Evaluation] | None = None
         """Evaluates the model that is to be decided on."""
 
-    def judge(
-        self, arrays: Arrays, model: str, split: str, *arguments: Any, server_round: int = 0, **keywords: Any
-    ) -> Evaluation:
-        """See `Participant.judge`."""
-        judge = partial(super().judge, arrays, model, split, *arguments, **{**keywords, "server_round": server_round})
-        if split == self.judged_split and server_round % COMPARED_EVERY == 1:
-            self._in_float32 = partial(judge, precision=FLOAT32)
-        return judge()
+    def judge(self, arrays: Arrays, sent: Sent, split: str, after: Job | None = None) -> Evaluation:
+        """Return the evaluation in bfloat16; every `COMPARED_EVERY` rounds also prepare one in float32."""
+        if split == self.judged_split and sent.server_round % COMPARED_EVERY == 1:
+            self._in_float32 = partial(self.judge_with, self.learner, arrays, sent, split, after)
+        return super().judge(arrays, sent, split, after)
 
     def decision(self, situation: Situation, requirement: Requirement) -> Decision:
-        """Return what the policy decides; count whether an evaluation in float32 had changed that."""
+        """Return the policy's decision; count whether float32 had changed it."""
         decision = super().decision(situation, requirement)
         again, self._in_float32 = self._in_float32, None
         # With dropout on a loss is measured in float32 anyway.
@@ -93,7 +91,7 @@ class BFloat16Participant(Participant):
 
 
 def missing_bfloat16(device: str) -> str:
-    """Return a line where a device, ``cpu``, is a processor without instructions for bfloat16; empty: it has them."""
+    """Return a warning for a processor without bfloat16 instructions; empty if it has them."""
     if device != "cpu" or not CPU_INFO.exists():
         return ""
     fields = (line.partition(":") for line in CPU_INFO.read_text().splitlines())
@@ -107,7 +105,7 @@ def missing_bfloat16(device: str) -> str:
 
 
 class _OneDnnLinear(nn.Linear):
-    """A linear layer by oneDNN, with the rectifier that comes after it where there is one."""
+    """A linear layer by oneDNN, with a rectifier that follows it."""
 
     _then = "none"
 
@@ -126,7 +124,10 @@ class _OneDnnLinear(nn.Linear):
 
 
 def is_pytorchs_own(model: nn.Module) -> bool:
-    """Return whether a model is made of PyTorch's modules alone: what these do in evaluation mode is known."""
+    """Return whether a model consists of PyTorch's modules alone.
+
+    What these do in evaluation mode is known.
+    """
     return all(type(module).__module__.startswith("torch.nn.modules.") for module in model.modules())
 
 
@@ -156,7 +157,7 @@ def for_inference(model: nn.Module) -> nn.Module:
 
 
 def _rectified(model: nn.Module) -> Iterator[tuple[nn.Sequential, int]]:
-    """Yield where a rectifier follows a linear layer, neither of which has hooks."""
+    """Yield the places of rectifiers after linear layers, neither with hooks."""
     for module in list(model.modules()):
         if type(module) is not nn.Sequential:
             continue
@@ -206,7 +207,7 @@ class ClientsEvaluation:
             return {k: evaluate(task, fast, examples.of_client(k), precision=precision) for k in clients}
         rows = [examples.span(k) for k in clients]
         counts = np.array([stop - start for start, stop in rows])
-        count, spans = int(counts.sum()), joined(rows)
+        count, spans = int(counts.sum()), merge_spans(rows)
         losses = torch.empty(count, device=labels.device)
         right = torch.empty(count, dtype=torch.bool, device=labels.device)
         if count < SHORT * len(spans):
@@ -230,7 +231,7 @@ class ClientsEvaluation:
         return dict(zip(clients, measured, strict=True))
 
     def _for_inference(self, model: nn.Module) -> nn.Module:
-        """Return a model that is faster in large passes; of PyTorch's own modules it is made once."""
+        """Return a model optimised for large passes, made once for PyTorch's own modules."""
         if not is_pytorchs_own(model):
             return for_inference(model)
         if model not in self._fast:
@@ -238,7 +239,7 @@ class ClientsEvaluation:
         return self._fast[model]
 
 
-def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return spans of rows with those that follow each other as one."""
     whole: list[tuple[int, int]] = []
     for start, stop in spans:
@@ -250,7 +251,10 @@ def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def pieces(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Cut spans into pieces of at most `CHUNK` rows: where each begins and ends, and how many rows come before it."""
+    """Yield start, end and offset of pieces of at most `CHUNK` rows.
+
+    The offset is the number of rows before a piece.
+    """
     before = 0
     for start, stop in spans:
         for first in range(start, stop, CHUNK):

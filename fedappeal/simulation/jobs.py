@@ -22,7 +22,7 @@ LOST = "its process ended without a word (out of memory?)"
 
 
 def check_at_once(at_once: int) -> None:
-    """Check how many jobs are to run at once.
+    """Check the number of parallel jobs.
 
     Raises:
         ConfigError: fewer than one.
@@ -37,7 +37,7 @@ def run_in_parallel(
     on_end: Callable[[int, str], None],
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run picklable jobs in parallel, one spawned process each; one that fails does not stop the others.
+    """Run picklable jobs in spawned processes; a failed one stops no other.
 
     A forked process would not do: torch's threads do not survive a fork.
 
@@ -90,7 +90,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _end_with_parent() -> None:
-    """Let this process end when its parent is gone, however that ended."""
+    """Have this process end with its parent, however that ends."""
 
     def outlive_no_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
@@ -106,7 +106,9 @@ def run_on_ray(
     on_end: Callable[[int, str], None],
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run picklable jobs on a cluster's nodes; one that fails does not stop the others, and is not run again.
+    """Run picklable jobs on a Ray cluster; a failed one stops no other.
+
+    It is not run again.
 
     What a job writes has to be in a folder that all nodes share.
 
@@ -153,7 +155,7 @@ def check_on_ray(options: RayOptions, at_once: int) -> None:
 
 
 def threads_of_each(threads: int, at_once: int, options: RayOptions) -> int:
-    """Return the PyTorch threads of each run: the number given, or its CPUs, or its share of the cores."""
+    """Return each run's PyTorch threads: as given, its CPUs, or its cores' share."""
     if options.address:
         return threads or max(1, int(options.cpus))
     return threads or max(1, (os.cpu_count() or 1) // at_once)

@@ -9,7 +9,7 @@ any moment leaves each checkpoint with the memory of the same round.
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,23 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from client.learner import JudgedModel
+from client.learner import Sent
+from client.participant import Measurement, Participant
 from client.requirement import read_requirement
 from client.roster import Participants
 from client.state.memory import RunMemory, client_of_partition
 from client.state.store import ContextStore
+from client.training.models import BFLOAT16, FLOAT32
 from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.protocol.metric import Metric
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.lines import REQUIREMENTS, rewrite, sealed
+from fedappeal.record.lines import REQUIREMENTS, rewrite, seal_lines
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
+from fedappeal.simulation.in_process_grid import FIRST_NODE, VirtualClients
 from fedappeal.system.files import read_safetensors, set_aside, write_safetensors
-from server.checkpoints import FlowerRecord, flattened, restored
+from server.checkpoints import FlowerRecord, flatten_records, restore_records
 
 log = logging.getLogger("fedappeal")
 
@@ -42,20 +45,38 @@ def _file(path: Path, server_round: int) -> Path:
     return path / f"memory-{server_round}.safetensors"
 
 
-def _values(evaluations: Mapping[str, Evaluation]) -> Mapping[str, Sequence[Any]]:
-    return {key: (e.loss, e.score, dict(e.others)) for key, e in evaluations.items()}
+def measured_text(key: Measurement) -> str:
+    """Return a measurement's key as a text: ``train``, ``test bfloat16 TRAINING``."""
+    return " ".join(filter(None, (key.split, "" if key.precision == FLOAT32 else key.precision, key.after)))
+
+
+def measured_key(sent: Sent, text: str) -> Measurement:
+    """Return the measurement's key of a text of `measured_text`."""
+    split, _, rest = text.partition(" ")
+    precision, after = (BFLOAT16, rest[len(BFLOAT16) + 1 :]) if rest.startswith(BFLOAT16) else (FLOAT32, rest)
+    return Measurement(sent, split, precision, after)
+
+
+def _judged(client: Participant) -> list[Any]:
+    """Return a client's evaluations of the latest model.
+
+    The client's number, the model and its round, and the evaluations by what they are of.
+    """
+    sent = next(iter(client.measured)).sent
+    values = {measured_text(key): (e.loss, e.score, dict(e.others)) for key, e in client.measured.items()}
+    return [client.node.partition_id, sent.model, sent.server_round, values]
 
 
 @dataclass(frozen=True)
 class _Remembered:
-    """A round's file: records by client and name, and what clients had measured of the last model."""
+    """A round's file: records by client and name, and the last model's evaluations."""
 
     records: Mapping[str, FlowerRecord]
     judged: list[Any]
 
 
 def read_memory(path: Path, server_round: int) -> _Remembered:
-    """Return what a run's clients remembered after a round; 0: before the first.
+    """Return the clients' memory after a round; 0 for before the first.
 
     Raises:
         ConfigError: it is not there, or damaged.
@@ -65,7 +86,7 @@ def read_memory(path: Path, server_round: int) -> _Remembered:
     try:
         text = parse_json(arrays.pop(_TEXT).tobytes())
         judged = [(int(place), str(model), int(noise), dict(e)) for place, model, noise, e in text["judged"]]
-        records = restored(arrays, text["records"])
+        records = restore_records(arrays, text["records"])
         for first, others in text.get("alike", {}).items():  # records that clients share are in the file once
             name = first.partition("/")[2]
             records |= {f"{int(place)}/{name}": records[first] for place in others}
@@ -76,7 +97,9 @@ def read_memory(path: Path, server_round: int) -> _Remembered:
 
 @dataclass
 class SavedMemory:
-    """The clients' memory of one simulated run; see `server.recorder.ClientMemory`.
+    """The clients' memory of a simulated run, in files.
+
+    As `server.recorder.ClientMemory`.
 
     Attributes:
         folder: the run's.
@@ -84,17 +107,19 @@ class SavedMemory:
         participants: what the process has of the clients besides; None: workers have it, and what clients had
             measured is measured again.
         evaluate_every: the run's setting.
+        metric: the task's.
     """
 
     folder: RunFolder
     grid: VirtualClients
     participants: Participants | None
     evaluate_every: int
+    metric: Metric
     _first: dict[int, dict[str, Any]] = field(default_factory=dict)
     _judged: list[Any] = field(default_factory=list)
 
     def restore(self, server_round: int) -> None:
-        """Give the clients what they remembered after a round; 0: before the first.
+        """Restore the clients' memory after a round; 0 for before the first.
 
         Raises:
             ConfigError: if the memory of that round is not there.
@@ -111,7 +136,10 @@ class SavedMemory:
         read_memory(self.folder.path, server_round)
 
     def _restore_first(self) -> None:
-        """Give the clients what they remembered before the first round; where that is damaged, they make it again."""
+        """Restore the clients' memory before round 1.
+
+        Where that is damaged, they make it again.
+        """
         self._first = {}
         try:
             self._read(0)
@@ -123,7 +151,7 @@ class SavedMemory:
             log.warning("%s: the clients make their requirements again", error)
 
     def enrolled(self, server_round: int) -> None:
-        """Keep the memory before round 1, or give back what was measured after the last."""
+        """Save the memory before round 1, or restore the last evaluations."""
         if server_round == 1:
             self._first = {}
             self.save(0)
@@ -137,13 +165,14 @@ class SavedMemory:
             return
         self.participants.clear()
         for place, model, noise_round, measured in self._judged:
-            participant = self.participants.of(self.grid.context(FIRST_NODE + place))
-            metric = participant.task.metric
-            evaluations = {key: Evaluation(loss, score, metric, o) for key, (loss, score, o) in measured.items()}
-            participant.judged = JudgedModel(model, noise_round, evaluations)
+            participant, sent = self.participants.of(self.grid.context(FIRST_NODE + place)), Sent(model, noise_round)
+            participant.measured = {
+                measured_key(sent, text): Evaluation(loss, score, self.metric, others)
+                for text, (loss, score, others) in measured.items()
+            }
 
     def save(self, server_round: int) -> None:
-        """Write what the clients remember after a round."""
+        """Write the clients' memory after a round."""
         parts: dict[str, FlowerRecord] = {}
         alike: dict[tuple[str, int], list[int]] = {}
         for node, context in self.grid.contexts.items():
@@ -155,19 +184,16 @@ class SavedMemory:
                 if not places:
                     parts[f"{place}/{name}"] = record
                 places.append(place)
-        arrays, records = flattened(parts)
+        arrays, records = flatten_records(parts)
         several = {f"{first}/{name}": others for (name, _), (first, *others) in alike.items() if others}
-        judged = [
-            [one.node.partition_id, one.judged.model, one.judged.server_round, _values(one.judged.evaluations)]
-            for one in (self.participants.kept() if self.participants is not None else ())
-            if one.judged.evaluations
-        ]
+        clients = self.participants.kept() if self.participants is not None else ()
+        judged = [_judged(client) for client in clients if client.measured]
         text = json.dumps({"records": records, "alike": several, "judged": judged}).encode()
         arrays[_TEXT] = np.frombuffer(text, np.uint8)
         write_safetensors(_file(self.folder.path, server_round), arrays, {"round": server_round}, durable=False)
 
     def keep_only(self, rounds: Collection[int]) -> None:
-        """Delete the memory of other rounds; what clients remembered before the first stays."""
+        """Delete the memory of other rounds, except that before the first."""
         files = {_file(self.folder.path, server_round) for server_round in (0, *rounds)}
         for file in set(self.folder.path.glob("memory-*.safetensors")) - files:
             file.unlink()
@@ -176,12 +202,12 @@ class SavedMemory:
         return {node: dict(context.state) for node, context in self.grid.contexts.items()}
 
     def _measured_as_last(self, server_round: int) -> bool:
-        """Whether clients measured a round's model only because the run was to end with it."""
+        """Whether a round's model was evaluated only as the run's last."""
         every, last = self.evaluate_every, Record(self.folder.path).config["settings"]["rounds"]
         return server_round == last and not (every and server_round % every == 0)
 
     def _read(self, server_round: int) -> list[Any]:
-        """Take up a round's file; return what the clients had measured of the last model.
+        """Restore a round's file; return the clients' evaluations of the last model.
 
         Raises:
             ConfigError: it is not there, or damaged.
@@ -212,4 +238,4 @@ class SavedMemory:
             if key and (requirement := read_requirement(store, key)) is not None:
                 client = client_of_partition(node - FIRST_NODE)
                 lines.append({"client-id": client, "requirement": requirement.rho, "of": requirement.of})
-        rewrite(self.folder.path / REQUIREMENTS, sealed(lines), durable=False)
+        rewrite(self.folder.path / REQUIREMENTS, seal_lines(lines), durable=False)

@@ -1,10 +1,12 @@
 """How a run is simulated: what a caller chooses, and what the run's folder records of it; loads no torch."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import KIND, SIMULATION
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.workers.cluster import RayOptions
@@ -15,6 +17,8 @@ MODES = (AUTO, BATCHED, LAYERS, VMAP, SEQUENTIAL)
 FLOAT32 = "float32"
 PRECISIONS = (FLOAT32, "bfloat16")
 """Of the evaluation of models that clients are sent."""
+_ANY_CLUSTER, _RAY_ADDRESS = "auto", "RAY_ADDRESS"
+"""The cluster that Ray finds itself, and Ray's variable that says where."""
 _OF_WORKERS = ("workers", "ray", "ray_cpus", "ray_gpus")
 """What a run's folder records only where workers had its clients."""
 _PRECISION = "evaluation-precision"
@@ -23,7 +27,7 @@ _PRECISION = "evaluation-precision"
 
 @dataclass(frozen=True)
 class Simulation:
-    """How a run is simulated.
+    """The options of a simulation.
 
     Attributes:
         mode: ``layers`` or ``vmap`` (clients train as one batch, in this form), ``batched`` (in either),
@@ -62,7 +66,7 @@ class Simulation:
             raise ConfigError(f"{_PRECISION} = '{precision}' is not allowed with workers: {FLOAT32}")
 
     def notes(self) -> list[str]:
-        """Return what a user should know of how the run is simulated."""
+        """Return a user's notes on how the run is simulated."""
         if self.evaluation_precision == FLOAT32:
             return []
         from client.data.cache import pick_device
@@ -73,7 +77,7 @@ class Simulation:
 
     @property
     def data_folder(self) -> Path | None:
-        """The folder with the data sets; None: the default."""
+        """The folder of the data sets; None for the default."""
         return Path(self.data_dir) if self.data_dir else None
 
     @property
@@ -83,15 +87,16 @@ class Simulation:
 
     @property
     def ray_options(self) -> RayOptions:
-        """What is asked of Ray."""
+        """The options for Ray."""
         return RayOptions(self.ray, self.ray_cpus, self.ray_gpus)
 
     @classmethod
     def of_runtime(cls, runtime: Mapping[str, Any]) -> "Simulation":
-        """Return how a run was simulated, from what its folder records.
+        """Return a simulation's options from the runtime in its run's folder.
 
         Raises:
-            ConfigError: it lacks something, or holds something of another type.
+            ConfigError: it lacks something, holds something of another type, or names a Ray cluster that the owner's
+                environment does not: a cluster runs code here, and another person may have written the folder.
         """
         recorded: dict[str, Any] = {}
         for field in fields(cls):
@@ -102,10 +107,17 @@ class Simulation:
                 continue
             if type(recorded.setdefault(field.name, runtime.get(key))) is not kind:
                 raise ConfigError(f"runtime: {key} = {runtime.get(key)!r} is not allowed: a value of {kind.__name__}")
-        return cls(**recorded)
+        how = cls(**recorded)
+        if how.ray not in ("", _ANY_CLUSTER, os.environ.get(_RAY_ADDRESS)):
+            address = printable(how.ray, 100)
+            raise ConfigError(
+                f"ray = '{address}' of the run's folder is not allowed: a cluster may run code here; "
+                f"{_RAY_ADDRESS}={address} in the environment allows it"
+            )
+        return how
 
     def runtime(self) -> dict[str, Scalar]:
-        """Return what a run's folder records of its runtime."""
+        """Return the runtime's entry in the run's folder."""
         shown = [field.name for field in fields(self) if self.shared_out or field.name not in _OF_WORKERS]
         data_dir = str(Path(self.data_dir).absolute()) if self.data_dir else ""
         values = {name.replace("_", "-"): getattr(self, name) for name in shown}

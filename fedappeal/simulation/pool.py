@@ -39,7 +39,7 @@ class ClientsData(Protocol):
         """Return one client's data."""
 
     def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
-        """Return examples among which those of several clients are.
+        """Return a pool of examples that includes those of several clients.
 
         Args:
             split: ``train``, ``held-out`` or ``test``.
@@ -48,7 +48,9 @@ class ClientsData(Protocol):
 
 
 def clients_data(config: RunConfig, task: Task, clients: int, device: torch.device) -> ClientsData:
-    """Return the data of clients 0..clients-1; loaded when they are needed, where few clients are needed each round.
+    """Return the data of clients 0..clients-1.
+
+    Loaded when needed, where few clients are needed each round.
 
     Raises:
         ConfigError: if the data set cannot be had or shared out.
@@ -95,21 +97,23 @@ class Pool:
         self.test = _joined([data.test for data in loaded], device, clients)
         parts = [data.train.take(slice(0, 0)) if data.held_out is None else data.held_out for data in loaded]
         self.held_out = _joined(parts, device, clients) if hold_out else None
+        self._scalings = {k: data.scaling for k, data in zip(clients, loaded, strict=True) if data.scaling}
 
     def client(self, k: int) -> ClientData:
         """Return one client's data, as views of the pool."""
         held_out = None if self.held_out is None else self.held_out.of_client(k)
-        return ClientData(self.train.of_client(k), self.test.of_client(k), held_out or None)
+        parts = self.train.of_client(k), self.test.of_client(k), held_out or None
+        return ClientData(*parts, scaling=self._scalings.get(k))
 
     def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
-        """Return all clients' examples; see `ClientsData`."""
+        """Return the pool of all clients' examples."""
         if split == HELD_OUT_SPLIT and self.held_out is not None:
             return self.held_out
         return self.train if split == TRAIN_SPLIT else self.test
 
 
 class LazyPool:
-    """Clients' examples, each loaded when it is needed; of those used last some are kept.
+    """A pool that loads clients when needed, and keeps the latest.
 
     Attributes:
         device: where they are.
@@ -156,7 +160,7 @@ class LazyPool:
 
 
 class _Later:
-    """One client's data, loaded when they are asked for: what its `ClientData` has."""
+    """One client's data, loaded at the first access."""
 
     __slots__ = ("_client", "_pool")
 

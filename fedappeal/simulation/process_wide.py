@@ -5,9 +5,11 @@ Python, and for the process, from which threads that begin later take it.
 """
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from threading import Barrier, Lock, Thread
 
 import torch
@@ -19,6 +21,8 @@ _CHANGING = Lock()
 """Held while one of the lists below, or a setting of the process, is changed."""
 _running: list[int] = []
 """The number of threads of each simulation that is running; all are equal."""
+_forked: list[bool] = []
+"""One entry in a process that was forked after torch had calculated."""
 _blas = ExitStack()
 """Puts BLAS's threads back, once no simulation is running."""
 _freezing: list[int] = []
@@ -35,9 +39,24 @@ sixth of the start of 100,000 clients.
 """
 
 
+@cache
+def survive_fork() -> None:
+    """Set later forked processes to one thread.
+
+    A fork copies no threads but its own. GNU's OpenMP waits for those that it had, without end.
+    """
+    os.register_at_fork(after_in_child=_begin_forked)
+
+
+def _begin_forked() -> None:
+    torch.set_num_threads(1)
+    _running.clear()  # the simulations are the parent's
+    _forked.append(True)
+
+
 @contextmanager
 def simulation_threads(wanted: int) -> Iterator[int]:
-    """Run a simulation on a number of threads, of PyTorch and of NumPy's BLAS, and put the numbers back.
+    """Set the threads of PyTorch and of NumPy's BLAS during the block.
 
     BLAS splits a dot product of 10,000 numbers over all cores by itself: its threads wait for each other, and where
     other programs run, one product took fifty times the processor time. Sums also depend on the number of threads.
@@ -49,11 +68,18 @@ def simulation_threads(wanted: int) -> Iterator[int]:
         The number.
 
     Raises:
-        ConfigError: where a simulation with another number is running in this process.
+        ConfigError: where a simulation with another number is running in this process, or with several threads
+            where this process was forked after another simulation.
     """
+    survive_fork()
     with _CHANGING:
         before = torch.get_num_threads()
         number = wanted or before
+        if _forked and number > 1:
+            raise ConfigError(
+                f"threads = {number} is not allowed in a process that was forked after a simulation: PyTorch would "
+                "wait for threads that the fork did not copy; 1, or start the process by multiprocessing's 'spawn'"
+            )
         if _running and number != _running[0]:
             shown = f"{wanted}" if wanted else f"0 ({before} here)"
             raise ConfigError(
@@ -77,7 +103,9 @@ def simulation_threads(wanted: int) -> Iterator[int]:
 
 @contextmanager
 def single_threaded_workers(threads: int) -> Iterator[ThreadPoolExecutor | None]:
-    """Run with workers that calculate on one thread each, as many as there are PyTorch threads; None where that is 1.
+    """Yield a pool of one-threaded workers; None if PyTorch has one thread.
+
+    There are as many as PyTorch's threads.
 
     Several threads for one product wait for each other at its end: where other programs run too, two take longer
     than one.
@@ -107,7 +135,7 @@ def single_threaded_workers(threads: int) -> Iterator[ThreadPoolExecutor | None]
 
 @contextmanager
 def frozen_objects() -> Iterator[None]:
-    """Keep the garbage collector from what is there by now, and let it look rarely at what comes.
+    """Freeze existing objects (gc.freeze), and raise the collection threshold, during the block.
 
     Objects that the caller has frozen stay frozen, and a collector that the caller has set stays as it is: Python
     unfreezes all objects or none. A process in which a caller has frozen objects counts as such from then on.
@@ -135,14 +163,14 @@ def frozen_objects() -> Iterator[None]:
 
 
 def freeze_more() -> None:
-    """Keep the garbage collector from what has come since as well, where `frozen_objects` did so and is not over."""
+    """Freeze the objects made since, inside a block of `frozen_objects`."""
     with _CHANGING:
         if _freezing:
             gc.freeze()
 
 
 def _leave_later_threads_alone(change: Callable[[], None]) -> None:
-    """Make a change of a thread's number, and put back the number that later threads take."""
+    """Change a thread's own number of threads, without effect on later threads."""
     numbers: list[int] = []
     _in_a_thread(lambda: numbers.append(torch.get_num_threads()))
     change()

@@ -25,15 +25,15 @@ Number = float | tuple[float, float]
 
 @dataclass(frozen=True)
 class Arm:
-    """One row of the table: one set of settings, run with several seeds.
+    """One row of the table: settings that are run with several seeds.
 
     Attributes:
-        name: unique in its experiment.
+        name: its key in the record and its folder's name; unique in its experiment.
         settings: settings beside, or instead of, the shared ones.
         paper: the paper's numbers for this row, by `Measure.key`.
         group: which variant or interpretation the row belongs to; rows of a group stand together.
         runs_in: the experiment whose runs these are too (its arm of the same name and settings); empty: this one.
-        label: the row as the paper names it, where the name says more than that (its group does).
+        label: the row as the paper names it; empty: as its key.
     """
 
     name: str
@@ -48,8 +48,13 @@ class Arm:
         """The row's heading under its group's."""
         return self.label or self.name
 
+    @property
+    def titled(self) -> str:
+        """The row's heading and its group's."""
+        return f"{self.shown} ({self.group})" if self.group else self.shown
+
     def printed(self, measure: Measure) -> float | None:
-        """Return the paper's number for a measure, without its spread; None: it prints none."""
+        """Return the paper's number for a measure, without spread; None if not printed."""
         value = self.paper.get(measure.beside or measure.key)
         return value[0] if isinstance(value, tuple) else value
 
@@ -68,15 +73,18 @@ class Quick:
 
 
 class Missing(LookupError):
-    """Raised where a claim asks for a number of a run that was not made."""
+    """A claim's number is of a run that was not made."""
 
 
 class NotRunYet(Missing):
-    """Raised where the run of that row and seed is still to be made."""
+    """A claim's number is of a run still to be made."""
 
 
 class Unmeasured(LookupError):
-    """Raised where a run has not the number that a claim asks for: its model diverged, or never got there."""
+    """Raised where a run lacks a number that a claim needs.
+
+    Its model diverged, or never got there.
+    """
 
 
 Numbers = Callable[[str, str], float]
@@ -89,7 +97,7 @@ Margin = Callable[[Numbers], float]
 
 @dataclass(frozen=True)
 class Contrast:
-    """One number less another, or less a bound: the margin of most claims.
+    """A number less another, or less a bound: the margin of most claims.
 
     Attributes:
         one: arm and measure.
@@ -112,24 +120,9 @@ class Contrast:
         return value if self.event is None else float(value >= self.event)
 
 
-def at_least(arm: str, key: str, bound: float) -> Contrast:
-    """Return by how much an arm's number is above a bound."""
-    return Contrast((arm, key), bound)
-
-
-def at_most(arm: str, key: str, bound: float) -> Contrast:
-    """Return by how much an arm's number is below a bound."""
-    return Contrast((arm, key), bound, -1)
-
-
-def ahead(arm: str, other: str, key: str) -> Contrast:
-    """Return by how much an arm's number is above another arm's."""
-    return Contrast((arm, key), (other, key))
-
-
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and by how much one seed's numbers bear it out.
+    """A claim, with its margin from one seed's numbers.
 
     Attributes:
         text: what is claimed, in a few words that the page prints.
@@ -174,7 +167,7 @@ class RunResult:
     recorded: Mapping[str, float | None] | None = None
 
     def number(self, measure: Measure) -> float | None:
-        """Return a measure's number; None without one, or where the last model could not be measured."""
+        """Return a measure's number; None without one, or if the model diverged."""
         if self.recorded is not None:
             return self.recorded.get(measure.key)
         return None if self.lines and unmeasured(self.lines[-1]) else measure.number(self.lines)
@@ -211,15 +204,15 @@ class Results:
         return members
 
     def of(self, arm: str) -> tuple[RunResult, ...]:
-        """Return an arm's runs, by seed; empty where none finished."""
+        """Return an arm's finished runs, by seed."""
         return tuple(run for run in self.runs if run.arm.name == arm)
 
     def of_seed(self, seed: int) -> Numbers:
         """Return the numbers of one seed, for a claim."""
-        measures = {measure.key: measure for measure in self.experiment.measures}
 
         def number(arm: str, key: str) -> float:
-            numbers = [run.number(measures[key]) for run in self.of(arm) if run.seed == seed]
+            measure = self.experiment.measure(key)
+            numbers = [run.number(measure) for run in self.of(arm) if run.seed == seed]
             if not numbers:
                 raise (NotRunYet if (arm, seed) in self.waiting else Missing)(f"{arm}: {key}")
             if numbers[0] is None:
@@ -280,6 +273,10 @@ class Experiment:
     compute: Callable[[Mapping[str, Any], int], Mapping[str, Any]] | None = None
     grid: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     criterion: str = ""
+
+    def measure(self, key: str) -> Measure:
+        """Return a column."""
+        return next(measure for measure in self.measures if measure.key == key)
 
     def __post_init__(self) -> None:
         names, keys = [arm.name for arm in self.arms], [measure.key for measure in self.measures]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from threadpoolctl import ThreadpoolController
 
 from fedappeal.runs.launch.in_process import Machine, simulate_quietly
@@ -20,12 +19,13 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.jobs import check_on_ray
 from fedappeal.simulation.options import Simulation
 from fedappeal.studies.experiment import Results
-from fedappeal.studies.plan import RESULT, Plan, Run, skipped_lines
+from fedappeal.studies.plan import RESULT, Plan, PlannedRun, skipped_lines
 from fedappeal.system.files import replace_file
 from fedappeal.system.locks import InUse, only_process
 from fedappeal.system.versions import recorded_versions
+from fedappeal.views.terminal.printing import say
 from fedappeal.views.terminal.progress import bars
-from server.build import chosen
+from server.build import run_plugins
 
 LOCK = ".lock"
 
@@ -33,7 +33,7 @@ Compute = Callable[[Mapping[str, Any], int], Mapping[str, Any]]
 
 
 def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False) -> tuple[Results, dict[str, str]]:
-    """Do the runs that are not finished yet.
+    """Run the unfinished runs of a plan.
 
     Args:
         plan: all runs.
@@ -50,7 +50,7 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
     """
     check_on_ray(machine.ray, machine.at_once)
     for line in skipped_lines(plan.experiment.arms, plan.skipped):
-        console.print(f"[yellow]skipped: {escape(line)}[/]", soft_wrap=True)
+        say(console, f"skipped: {line}", style="yellow")
     # Folders that are only read are not locked: several pages draw on the same runs.
     ours = {run.path.parent.parent for run in plan.runs if redo or not run.finished()}
     with _alone(ours):
@@ -64,7 +64,7 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
 
 @contextlib.contextmanager
 def _alone(folders: set[Path]) -> Iterator[None]:
-    """Lock these folders: a run that looks interrupted may be another process's, still running."""
+    """Lock these folders: an interrupted run may be another process's, still running."""
     with contextlib.ExitStack() as locks:
         for folder in sorted(folders):
             try:
@@ -74,8 +74,11 @@ def _alone(folders: set[Path]) -> Iterator[None]:
         yield
 
 
-def _todo(runs: Sequence[Run], redo: bool, ours: set[Path]) -> list[Run]:
-    """Return the runs to do, all in our locked folders; removes what interrupted ones left."""
+def _todo(runs: Sequence[PlannedRun], redo: bool, ours: set[Path]) -> list[PlannedRun]:
+    """Return the runs to do, all in locked folders.
+
+    Removes what interrupted ones left.
+    """
     todo = []
     for run in runs:
         finished = run.finished()
@@ -95,7 +98,7 @@ def _todo(runs: Sequence[Run], redo: bool, ours: set[Path]) -> list[Run]:
     return todo
 
 
-def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> dict[str, str]:
+def _do(todo: Sequence[PlannedRun], plan: Plan, machine: Machine, console: Console) -> dict[str, str]:
     machine = machine.for_jobs(len(todo))
     how = Simulation(device=machine.device, data_dir=machine.data_dir, threads=machine.threads, resumable=False)
     failed: dict[str, str] = {}
@@ -121,9 +124,9 @@ def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> 
     return failed
 
 
-def _work(run: Run, compute: Compute | None, how: Simulation) -> Callable[[], None]:
+def _work(run: PlannedRun, compute: Compute | None, how: Simulation) -> Callable[[], None]:
     if run.config:
-        plan = RunPlan(chosen(run.config), run.path, run.name, how.data_dir)
+        plan = RunPlan(run_plugins(run.config), run.path, run.name, how.data_dir)
         return partial(simulate_quietly, plan, how)
     if compute is None:
         raise ValueError(f"{run.name}: neither a run configuration nor a computation")

@@ -28,7 +28,10 @@ Mark = tuple[str, Callable[[Lines], Sequence[int]]]
 
 
 def forest(results: Results) -> Figure:
-    """Draw gaps between two rows: a panel a measure, a colour a pair; no interval where a seed has no number."""
+    """Draw the gaps between two rows: a panel a measure, a colour a pair.
+
+    Without an interval where a seed has no number.
+    """
     labels = {arm.name: arm.shown for arm in results.experiment.arms}
     gaps = [
         (v, v.contrast.one[1], _pair(v.contrast, labels)) for v in verdicts(results) if v.contrast and _of_two_rows(v)
@@ -105,7 +108,9 @@ def _legend(picture: Figure, colours: dict[str, str], papers: bool) -> None:
 
 
 def by_seed(key: str, across: int = 4, at_least: float | None = None) -> Drawing:
-    """Return a picture of a measure's number of every run: a panel a group, a line a row, a dot a seed.
+    """Return a drawing of a measure's number in every run.
+
+    A panel a group, a line a row, a dot a seed.
 
     Args:
         key: of the measure.
@@ -114,7 +119,7 @@ def by_seed(key: str, across: int = 4, at_least: float | None = None) -> Drawing
     """
 
     def draw(results: Results) -> Figure:
-        (measure,) = (measure for measure in results.experiment.measures if measure.key == key)
+        measure = results.experiment.measure(key)
         groups = dict(sorted(results.groups.items(), key=lambda group: -len(group[1])))
         wide = min(across, len(groups))
         rows = [list(groups.values())[n : n + wide] for n in range(0, len(groups), wide)]
@@ -166,7 +171,9 @@ def over_rounds(
     mark: Mark = ("", lambda lines: ()),
     xscale: str = "linear",
 ) -> None:
-    """Draw a panel over the rounds: a thick line a label's mean, a thin one each seed.
+    """Draw a panel over the rounds: thick mean lines, thin seed lines.
+
+    A colour each label.
 
     A run that has ended keeps its model in the mean, and a dot stands where a label's last run has ended. A
     legend of the axes names thin lines, marks and dots, where there are any.
@@ -217,7 +224,9 @@ def curves(
     shown: Sequence[str] = (),
     xscale: str = "linear",
 ) -> Drawing:
-    """Return a figure over the rounds: a row of panels a group, each as `over_rounds` draws it.
+    """Return a drawing over the rounds, a row of panels a group.
+
+    Each panel as `over_rounds` draws it.
 
     Args:
         panels: of each row.

@@ -15,7 +15,7 @@ from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.studies.experiment import Arm, Experiment, RunResult
 from fedappeal.studies.results import StudyResults
 from fedappeal.tasks import TASKS, load_task
-from server.build import check_settings, chosen
+from server.build import check_settings, run_plugins
 
 RESULT = "result.json"
 """What a computed experiment leaves in a run's folder, in place of the files of a federated run."""
@@ -25,8 +25,8 @@ _KEPT_OUT = ("out", "resume")
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run that an experiment needs.
+class PlannedRun:
+    """A run that an experiment needs.
 
     Attributes:
         arm: its row.
@@ -53,37 +53,37 @@ class Run:
         return self.config.rounds if self.config else 1
 
     def finished(self) -> bool:
-        """Whether it was run to its end."""
+        """Whether the run is finished."""
         if self.config is None:
             return (self.path / RESULT).exists()
         return Record(self.path).standing.end is not None
 
     def rounds_done(self) -> int:
-        """Rounds that are done."""
+        """The number of finished rounds."""
         file = self.path / (HISTORY if self.config else RESULT)
         if not file.exists():
             return 0
         return file.read_bytes().count(b"\n") if self.config else 1
 
     def result(self) -> RunResult:
-        """Return what came out; it must be finished."""
+        """Return the result of a finished run."""
         computed = [] if self.config else [json.loads((self.path / RESULT).read_text())["result"]]
         lines = computed or Record(self.path).history
         return RunResult(self.arm, self.seed, self.settings, lines, self.path)
 
     def recorded(self) -> dict[str, Any]:
-        """Return what its folder records: settings and versions; empty where there is no folder yet."""
+        """Return the settings and versions in the run's folder; empty without a folder."""
         if self.config is None:
             return dict(json.loads((self.path / RESULT).read_text())) if (self.path / RESULT).exists() else {}
         return Record(self.path).config if (self.path / CONFIG).exists() else {}
 
     def differing(self) -> list[str]:
-        """Return the settings that were recorded otherwise, as ``key = recorded, planned``; empty where none were."""
+        """Return the settings recorded otherwise than planned, as ``key = recorded, planned``."""
         if not (record := self.recorded()):
             return []
         recorded = dict(record["settings"])
         if self.config:
-            recorded = chosen(RunConfig.parse_recorded(recorded, ignore_unknown=True)).all_settings()
+            recorded = run_plugins(RunConfig.parse_recorded(recorded, ignore_unknown=True)).all_settings()
         keys = sorted((set(recorded) | set(self.settings)) - set(_KEPT_OUT))
         return [
             f"{key} = {recorded.get(key)!r}, now {self.settings.get(key)!r}"
@@ -92,7 +92,10 @@ class Run:
         ]
 
     def forget(self) -> None:
-        """Remove what an interrupted or outdated run left: an experiment does not keep its clients' memory."""
+        """Remove an interrupted or outdated run's folder.
+
+        An experiment does not keep its clients' memory.
+        """
         if any((self.path / name).exists() for name in (CONFIG, RESULT)):
             shutil.rmtree(self.path)
 
@@ -112,7 +115,7 @@ class Plan:
     """
 
     experiment: Experiment
-    runs: tuple[Run, ...]
+    runs: tuple[PlannedRun, ...]
     skipped: Mapping[str, str]
     seeds: int
     quick: bool
@@ -121,7 +124,7 @@ class Plan:
 
 
 def skipped_lines(arms: Sequence[Arm], skipped: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason for which some of the arms are skipped.
+    """Return a line for each reason why arms are skipped.
 
     Args:
         arms: all of the experiment.
@@ -131,7 +134,7 @@ def skipped_lines(arms: Sequence[Arm], skipped: Mapping[str, str]) -> list[str]:
     whole -= {arm.group for arm in arms if arm.name not in skipped}
     names_by_reason: dict[str, dict[str, None]] = {}
     for arm in (arm for arm in arms if arm.name in skipped):
-        name = f"all of '{arm.group}'" if arm.group in whole else arm.name
+        name = f"all of '{arm.group}'" if arm.group in whole else arm.titled
         names_by_reason.setdefault(skipped[arm.name], {})[name] = None
     return [f"{'; '.join(names)}: {reason}" for reason, names in names_by_reason.items()]
 
@@ -155,7 +158,7 @@ def make_plan(
     data_dir: str = "",
     present: StudyResults | None = None,
 ) -> Plan:
-    """Return all runs of an experiment; starts nothing.
+    """Return the plan of an experiment's runs; starts nothing.
 
     Args:
         experiment: the experiment.
@@ -176,7 +179,7 @@ def make_plan(
         )
     unavailable = cache(partial(_unavailable, data_dir=data_dir))  # looking for data that is not there takes long
     seeds = seeds or (1 if quick else experiment.seeds)
-    runs: list[Run] = []
+    runs: list[PlannedRun] = []
     skipped: dict[str, str] = {}
     paths: dict[Path, str] = {}
     for arm in experiment.arms:
@@ -188,39 +191,56 @@ def make_plan(
         if folder in paths:
             raise ValueError(f"{experiment.name}: {arm.name} and {paths[folder]} would share a folder")
         paths[folder] = arm.name
-        if not experiment.compute and (reason := unavailable(_task(RunConfig.parse(settings)))):
+        config = None if experiment.compute else RunConfig.parse(settings)
+        if config and (reason := _not_importable(config.task)):
             skipped[arm.name] = reason
             continue
-        for seed in range(seeds) if present is None else present.lacking(arm.name, seeds):
-            runs.append(_run(experiment, arm, settings, seed, folder / f"seed-{seed}"))
+        # What is not allowed is said before data are looked for, or downloaded.
+        planned = [
+            _run(experiment, arm, settings, seed, folder / f"seed-{seed}")
+            for seed in (range(seeds) if present is None else present.lacking(arm.name, seeds))
+        ]
+        if config and (reason := unavailable(_task(config))):
+            skipped[arm.name] = reason
+            continue
+        runs += planned
     if not runs:
         reasons = "; ".join(sorted(set(skipped.values())))
         raise ConfigError(f"{experiment.name} cannot be run here: {reasons}")
     return Plan(experiment, tuple(runs), skipped, seeds, quick, changed)
 
 
-def _run(experiment: Experiment, arm: Arm, settings: Mapping[str, Any], seed: int, path: Path) -> Run:
+def _run(experiment: Experiment, arm: Arm, settings: Mapping[str, Any], seed: int, path: Path) -> PlannedRun:
     if experiment.compute:
         if unknown := set(settings) - set(experiment.settings) - set(arm.settings):
             raise ConfigError(f"unknown setting '{min(unknown)}': {experiment.name} has {', '.join(settings)}")
-        return Run(arm, seed, json.loads(json.dumps(dict(settings))), path)
+        return PlannedRun(arm, seed, json.loads(json.dumps(dict(settings))), path)
     config = RunConfig.parse_recorded({**settings, "seed": seed})  # in the papers clients judge by training data
-    return Run(arm, seed, check_settings(config).all_settings(), path, config)
+    return PlannedRun(arm, seed, check_settings(config).all_settings(), path, config)
 
 
 def _task(config: RunConfig) -> TaskSettings:
-    """Return what decides whether the data can be had: without settings of strategies, policies, ..."""
+    """Return the task's settings that decide whether its data can be had.
+
+    Without settings of strategies, policies, ...
+    """
     task = config.task_settings()
-    try:
-        name = getattr(TASKS.find(task.task), "name", "")
-    except ConfigError:  # said where the task is checked
-        name = ""
+    name = getattr(TASKS.find(task.task), "name", "")
     section = tuple(pair for pair in task.plugins if pair[0].partition(".")[0] == name)
     return task.model_copy(update={"plugins": section})
 
 
+def _not_importable(task: str) -> str:
+    """Return why a task's code cannot be imported; empty if it can."""
+    try:
+        TASKS.find(task)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def _unavailable(task: TaskSettings, data_dir: str) -> str:
-    """Return why a task's data cannot be had here; empty where it can."""
+    """Return why a task's data cannot be had here; empty if it can."""
     try:
         load_task(task, Path(data_dir) if data_dir else None).check()
     except ConfigError as error:

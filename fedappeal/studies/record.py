@@ -23,8 +23,8 @@ _CHANGES_RUNS = ("--set", "--grid")
 
 
 @dataclass(frozen=True)
-class Record:
-    """An experiment with what came out of it.
+class StudyRecord:
+    """An experiment and its results.
 
     Attributes:
         experiment: as it is written down today.
@@ -35,11 +35,11 @@ class Record:
     numbers: StudyResults
 
     def arms(self) -> list[Arm]:
-        """Return the rows: arms that were planned, and arms with the paper's numbers that could not be run."""
+        """Return the rows: planned arms, and arms with only the paper's numbers."""
         names = {row.name for row in self.numbers.rows}
         return [arm for arm in self.experiment.arms if arm.name in names]
 
-    def with_verdicts(self) -> "Record":
+    def with_verdicts(self) -> "StudyRecord":
         """Return the record with verdicts on its claims.
 
         Raises:
@@ -47,17 +47,19 @@ class Record:
         """
         changes = {"verdicts": tuple(verdicts(self.results()))}
         drawn = {} if self.experiment.figure else {"figure": False, "undrawn": ()}
-        return Record(self.experiment, self.numbers.model_copy(update={**changes, **drawn}))
+        return StudyRecord(self.experiment, self.numbers.model_copy(update={**changes, **drawn}))
 
     def waiting(self) -> list[str]:
         """Return the arms and columns that were written down after the last full run."""
-        present = {row.name for row in self.numbers.rows} | set(self.numbers.skipped)
-        arms = [] if self.numbers.quick else [arm.name for arm in self.experiment.arms if arm.name not in present]
         measured = self.numbers.measures
+        arms = [] if self.numbers.quick else [arm.titled for arm in self._added()]
         return arms + [f"the column '{m.title}'" for m in self.experiment.measures if m.key not in measured]
 
     def runs_waiting(self) -> frozenset[tuple[str, int]]:
-        """Return row and seed of the runs that rows with fewer seeds than the page lack; none that failed."""
+        """Return row and seed of all runs that the page lacks.
+
+        Those of rows with fewer seeds than the page, without runs that failed.
+        """
         numbers = self.numbers
         return frozenset(
             (row.name, seed)
@@ -68,12 +70,17 @@ class Record:
         )
 
     def skipped(self) -> list[str]:
-        """Return a line for each reason for which arms could not be run."""
+        """Return a line for each reason why arms could not be run."""
         # An arm that was added since then is not part of a group that could not be run.
-        waiting = set(self.waiting())
-        arms = tuple(arm for arm in self.experiment.arms if arm.name not in waiting)
+        added = self._added()
+        arms = tuple(arm for arm in self.experiment.arms if arm not in added)
         reasons = {name: reason.partition(": ")[0] for name, reason in self.numbers.skipped.items()}
         return skipped_lines(arms, reasons)
+
+    def _added(self) -> list[Arm]:
+        """Return the arms that were written down after the last full run."""
+        present = {row.name for row in self.numbers.rows} | set(self.numbers.skipped)
+        return [arm for arm in self.experiment.arms if arm.name not in present]
 
     def results(self) -> Results:
         """Return the numbers as results, without the runs' histories.
@@ -116,8 +123,8 @@ class Record:
                     raise ConfigError(f"missing: row '{name}' was run with {key} = {value}; run all of it")
         return plan
 
-    def joined(self, added: "Record") -> "Record":
-        """Return the record with rows and seeds of another run of the same experiment, in the experiment's order.
+    def joined(self, added: "StudyRecord") -> "StudyRecord":
+        """Return the record with another run's rows and seeds, in the experiment's order.
 
         Rows that the experiment does not have any more are left out. General settings that are newer than the
         record count with their defaults, which change no run.
@@ -134,7 +141,7 @@ class Record:
             defaults = {key: text_of(value) for key, value in RunConfig.parse_recorded({}).as_config().items()}
             keys = {key for row in settings.values() for key in row if key in defaults}
             settings = {name: {**{key: defaults[key] for key in keys}, **row} for name, row in settings.items()}
-        return Record(self.experiment, numbers.model_copy(update={"undrawn": undrawn, "settings": settings}))
+        return StudyRecord(self.experiment, numbers.model_copy(update={"undrawn": undrawn, "settings": settings}))
 
 
 def recorded_runs(numbers: StudyResults, arms: Mapping[str, Arm]) -> tuple[RunResult, ...]:
@@ -147,8 +154,8 @@ def recorded_runs(numbers: StudyResults, arms: Mapping[str, Arm]) -> tuple[RunRe
     )
 
 
-def make_record(plan: Plan, results: Results, failed: Mapping[str, str], figure: bool) -> Record:
-    """Return the record of what came out.
+def make_record(plan: Plan, results: Results, failed: Mapping[str, str], figure: bool) -> StudyRecord:
+    """Return the record of an experiment's results.
 
     Args:
         plan: what was planned.
@@ -175,20 +182,26 @@ def make_record(plan: Plan, results: Results, failed: Mapping[str, str], figure:
         },
         versions=versions_of(plan),
     )
-    return Record(plan.experiment, numbers)
+    return StudyRecord(plan.experiment, numbers)
 
 
-def read_record(experiment: Experiment, folder: Path) -> Record:
+def read_record(experiment: Experiment, folder: Path) -> StudyRecord:
     """Return the record beside an experiment's page.
 
     Raises:
         ConfigError: it is not there, or no record of this experiment.
     """
-    return Record(experiment, StudyResults.read(folder / f"{experiment.name}.json", experiment.name))
+    numbers, arms = StudyResults.read(file := folder / f"{experiment.name}.json", experiment.name), experiment.arms
+    if numbers.rows and not {arm.name for arm in arms} & {row.name for row in numbers.rows}:
+        raise ConfigError(
+            f"{file} has no row of {experiment.name}: it was written by an older version; the command that did its "
+            "runs writes it again"
+        )
+    return StudyRecord(experiment, numbers)
 
 
 def planned_arms(plan: Plan) -> list[Arm]:
-    """Return the rows: the plan's arms, and arms with the paper's numbers that could not be run here."""
+    """Return the rows: the plan's arms, and arms with only the paper's numbers."""
     planned = {run.arm.name for run in plan.runs}
     return [arm for arm in plan.experiment.arms if arm.name in planned or (arm.name in plan.skipped and arm.paper)]
 
@@ -205,7 +218,7 @@ def command(plan: Plan) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return a setting's value as it stands on the page."""
+    """Return a setting's value as the page shows it."""
     return "" if value is None else "(empty)" if value == "" else str(value)
 
 

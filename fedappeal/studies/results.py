@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.studies.data_file import first_problem
 from fedappeal.studies.experiment import Arm, Number, RunResult
 from fedappeal.studies.verdict import Verdict
 from fedappeal.system.files import replace_file
@@ -60,7 +61,7 @@ class Row(_Model):
         )
 
     def with_runs(self, new: Self) -> Self:
-        """Return the row with further runs of it; of a seed that both have, the new one counts."""
+        """Return the row with further runs; of a common seed the new one."""
         seeds, rounds = (*self.seeds, *new.seeds), (*self.rounds, *new.rounds)
         place = {seed: number for number, seed in enumerate(seeds)}
 
@@ -72,7 +73,7 @@ class Row(_Model):
         return self.model_copy(update={"seeds": by_seed(seeds), "rounds": recorded, "ours": ours})
 
     def columns(self, keys: Collection[str]) -> Self:
-        """Return the row without other columns than these."""
+        """Return the row with these columns alone."""
         return self.model_copy(update={"ours": {key: ours for key, ours in self.ours.items() if key in keys}})
 
     @model_validator(mode="after")
@@ -90,7 +91,7 @@ def _bounded(number: float | None) -> float | None:
 
 
 class StudyResults(_Model):
-    """What came out of a study.
+    """The results of a study.
 
     Attributes:
         format: version of this file's form.
@@ -137,16 +138,19 @@ class StudyResults(_Model):
         return self
 
     def lacking(self, name: str, seeds: int) -> tuple[int, ...]:
-        """Return the seeds, of this number of them, of which a row has no finished run."""
+        """Return the seeds below `seeds` for which the row has no finished run."""
         finished = {seed for row in self.rows if row.name == name for seed in row.seeds}
         return tuple(seed for seed in range(seeds) if seed not in finished)
 
     def part(self, names: Iterable[str], keys: Collection[str], **changed: Any) -> Self:
-        """Return these rows alone, in this order, with these columns; ``changed``: further fields."""
+        """Return the results of these rows and columns, in this order.
+
+        ``changed``: further fields.
+        """
         place = {name: number for number, name in enumerate(dict.fromkeys(names))}
 
         def of(values: Mapping[str, _T]) -> dict[str, _T]:
-            """Return what belongs to these rows, by row or by run."""
+            """Return the entries of these rows, by row or by run."""
             here = [(place[row_of(name)], name) for name in values if row_of(name) in place]
             return {name: values[name] for _, name in sorted(here, key=lambda item: item[0])}
 
@@ -164,7 +168,9 @@ class StudyResults(_Model):
         )
 
     def joined(self, new: Self, order: Sequence[str], **changed: Any) -> Self:
-        """Return these results with others of the same study: further rows, and further seeds of rows.
+        """Return the results with further rows, and further seeds of rows.
+
+        Of the same study.
 
         Args:
             new: the others.
@@ -218,11 +224,9 @@ class StudyResults(_Model):
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
             if first["type"] == "missing" and len(first["loc"]) == 1:
-                raise ConfigError(f"{path} has no {where}: it was written by an older version") from None
-            reason = first["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"{path} is not allowed: {f'{where}: ' if where else ''}{reason}") from None
+                raise ConfigError(f"{path} has no {first['loc'][0]}: it was written by an older version") from None
+            raise ConfigError(f"{path} is not allowed: {first_problem(error)}") from None
 
 
 def row_of(name: str) -> str:

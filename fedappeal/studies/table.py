@@ -7,12 +7,12 @@ from fedappeal.record.reader import Record
 from fedappeal.studies.experiment import Arm, Results
 from fedappeal.studies.verdict import Verdict
 from fedappeal.views.comparison.measures import Measure
-from fedappeal.views.comparison.table import NONE, Table, plain_number
+from fedappeal.views.comparison.table import NONE, TextTable, plain_number
 from strategies.rounds.sums.last_good import DIVERGED
 
 
 def with_spread(values: Sequence[float], runs: int, digits: int) -> str:
-    """Return numbers of several seeds as ``mean ± deviation``, and of how many of the runs, where not of all.
+    """Return ``mean ± deviation`` over seeds, and of how many runs if not all.
 
     The deviation is the sample's (over n - 1); a single number has none.
     """
@@ -23,8 +23,10 @@ def with_spread(values: Sequence[float], runs: int, digits: int) -> str:
     return f"{plain_number(fmean(values), digits)}{deviation}{some}"
 
 
-def numbers_table(results: Results, arms: Sequence[Arm]) -> Table:
-    """Return a row an arm: ours for each measure, and the paper's number, where it prints one, in parentheses.
+def numbers_table(results: Results, arms: Sequence[Arm]) -> TextTable:
+    """Return the table of arms: our number, and the paper's in parentheses.
+
+    For each measure; the paper's where it prints one.
 
     A measure that is also averaged over the last rounds is shown as that average, which is less noisy.
 
@@ -36,7 +38,7 @@ def numbers_table(results: Results, arms: Sequence[Arm]) -> Table:
     measures = [measure for measure in results.experiment.measures if measure.key not in averaged]
     rows = [(arm.group, (arm.shown, *(_cell(results, arm, measure) for measure in measures))) for arm in arms]
     title = "Ours, mean ± deviation over seeds" + (" (the paper's)" if any(arm.paper for arm in arms) else "")
-    return Table(title, ("", *(measure.title for measure in measures)), grouped(rows))
+    return TextTable(title, ("", *(measure.title for measure in measures)), group_rows(rows))
 
 
 def _cell(results: Results, arm: Arm, measure: Measure) -> str:
@@ -48,8 +50,8 @@ def _cell(results: Results, arm: Arm, measure: Measure) -> str:
     return f"{ours} ({plain_number(value, max(measure.digits, decimals))})"
 
 
-def verdict_table(outcomes: Sequence[Verdict]) -> Table:
-    """Return each claim with its verdict, what came out, and the paper's margin.
+def verdict_table(outcomes: Sequence[Verdict]) -> TextTable:
+    """Return the table of claims: verdict, our margin and the paper's.
 
     Claims "row: column" that fill a table with several columns stand in it so.
     """
@@ -57,12 +59,12 @@ def verdict_table(outcomes: Sequence[Verdict]) -> Table:
     rows, columns = ({key[n]: None for key in cells} for n in (0, 1))
     if len(columns) > 1 and len(rows) * len(columns) == len(cells) == len(outcomes):
         lines = [(outcomes[0].group, (row, *(_outcome(cells[row, column]) for column in columns))) for row in rows]
-        return Table(_CLAIMED, ("", *columns), grouped(lines))
+        return TextTable(_CLAIMED, ("", *columns), group_rows(lines))
     listed = [
         (v.group, (v.claim + (" (ours)" if v.whose == "ours" else ""), v.words, v.here, v.papers or NONE))
         for v in outcomes
     ]
-    return Table(_CLAIMED, ("", "verdict", "here", "paper"), grouped(listed))
+    return TextTable(_CLAIMED, ("", "verdict", "here", "paper"), group_rows(listed))
 
 
 _CLAIMED = "What is claimed, and what came out"
@@ -73,8 +75,10 @@ def _outcome(verdict: Verdict) -> str:
     return f"{verdict.words}: {verdict.here}{paper}" + (" (ours)" if verdict.whose == "ours" else "")
 
 
-def grouped(rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ...], ...]:
-    """Put the rows of a group together under its name, groups in the order of their first rows.
+def group_rows(rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ...], ...]:
+    """Return rows with those of a group together under its name.
+
+    Groups are in the order of their first rows.
 
     Rows without a group come first: under another group's name they would seem to be its own.
 
@@ -91,7 +95,7 @@ def grouped(rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ...
 
 
 def diverged_runs(results: Results) -> dict[str, tuple[str, str]]:
-    """Return the last round, and the clients that could measure it, of runs that diverged.
+    """Return diverged runs' last round, and the clients that could measure it.
 
     No client could train on such a run's model, or not all could measure its end.
     """

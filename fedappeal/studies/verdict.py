@@ -8,6 +8,7 @@ normal, by sign flips with a bootstrap interval. Holm's correction is over all c
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -24,7 +25,7 @@ from fedappeal.studies.experiment import (
     Unmeasured,
 )
 from fedappeal.system.packages import require
-from fedappeal.system.wording import counted
+from fedappeal.system.wording import plural
 
 Word = Literal["reproduced", "same direction, smaller", "not reproduced", "undecided"]
 WORDS: tuple[Word, ...] = ("reproduced", "same direction, smaller", "not reproduced", "undecided")
@@ -43,7 +44,7 @@ SAME = 1e-9
 
 
 class Verdict(BaseModel):
-    """A claim with what came out of it, as it stands in the JSON beside a page.
+    """A claim and its outcome, as in the JSON beside a page.
 
     Attributes:
         claim: its text.
@@ -89,7 +90,7 @@ class Verdict(BaseModel):
 
     @property
     def here(self) -> str:
-        """What came out: the mean margin with its interval, or the runs that live."""
+        """Our margin with its interval, or the numbers of runs that live."""
         seeds = len(self.margins)
         if self.mean is None:
             return "no number"
@@ -106,7 +107,7 @@ class Verdict(BaseModel):
 
     @property
     def papers(self) -> str:
-        """The paper's own margin; empty where it does not print it."""
+        """The paper's own margin; empty if it is not printed."""
         return "" if self.paper is None else _signed(self.paper, self._digits)
 
     @property
@@ -116,7 +117,7 @@ class Verdict(BaseModel):
 
     @property
     def words(self) -> str:
-        """The verdict's word, and what an undecided one needs."""
+        """The verdict's word, with the seeds that an undecided one needs."""
         if self.word != "undecided" or len(self.margins) < 2 or self.unmeasured:
             return self.word
         needs = f"about {self.needs}" if self.needs else f"over {MOST_SEEDS}"
@@ -124,7 +125,7 @@ class Verdict(BaseModel):
 
 
 def _signed(value: float, digits: int) -> str:
-    """Return a number with its sign, which a small one keeps when it is rounded to 0."""
+    """Return a number with its sign, which small ones keep when rounded to 0."""
     return f"{value:+.{digits}f}" if value else f"{0:.{digits}f}"
 
 
@@ -138,7 +139,7 @@ def check_statistics() -> None:
 
 
 def verdicts(results: Results, growing: bool = False) -> list[Verdict]:
-    """Return the verdicts of all claims that were checked, those without a group first.
+    """Return the verdicts of all checked claims, those without a group first.
 
     Args:
         results: what came out.
@@ -160,7 +161,7 @@ def verdicts(results: Results, growing: bool = False) -> list[Verdict]:
 
 
 def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers], growing: bool) -> Verdict | None:
-    """Return a claim with its test; None where no seed has its rows."""
+    """Return a claim's verdict; None if no seed has its rows."""
     margins, unmeasured, missing = dict[int, float](), 0, 0
     for seed, number in numbers.items():
         try:
@@ -196,12 +197,15 @@ def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers]
 
 
 def _of_events(margins: Sequence[float]) -> dict[str, object]:
-    """Return McNemar's exact test, which is the sign test, of pairs: 1 and -1 where one alone is ahead."""
+    """Return McNemar's exact test of pairs.
+
+    It is the sign test; 1 and -1 where one alone is ahead.
+    """
     return {"test": "McNemar", "mean": sum(margins) / len(margins), "p": _events_p(margins, len(margins))}
 
 
 def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
-    """Return the mean with its interval and p; of equal margins there is nothing to test."""
+    """Return the mean with interval and p, without a test for equal margins."""
     import numpy as np
     from scipy import stats
 
@@ -256,7 +260,7 @@ def _word(verdict: Verdict) -> Word:
 
 
 def _needed(verdict: Verdict, level: float) -> int | None:
-    """Return the number of seeds with which a margin like this one's would be told from 0."""
+    """Return how many seeds would tell such a margin from 0."""
     margins = list(verdict.margins.values())
     if verdict.test == "McNemar":
         return next((n for n in _NUMBERS if _events_p(margins, n) <= level), None)
@@ -272,15 +276,24 @@ def _needed(verdict: Verdict, level: float) -> int | None:
 
 
 def _events_p(margins: Sequence[float], seeds: int) -> float:
-    """Return McNemar's p of this number of seeds, of which as large shares differ."""
+    """Return McNemar's p for a number of seeds with such shares."""
+    ahead, behind = (round(margins.count(side) * seeds / len(margins)) for side in (1, -1))
+    return _sign_p(ahead, behind) if ahead + behind else 1.0
+
+
+@cache
+def _sign_p(ahead: int, behind: int) -> float:
+    """Return the sign test's two-sided p, cached.
+
+    A page asks for few different ones thousands of times.
+    """
     from scipy import stats
 
-    ahead, behind = (round(margins.count(side) * seeds / len(margins)) for side in (1, -1))
-    return float(stats.binomtest(ahead, ahead + behind).pvalue) if ahead + behind else 1.0
+    return float(stats.binomtest(ahead, ahead + behind).pvalue)
 
 
 def papers_margin(claim: Claim, experiment: Experiment) -> float | None:
-    """Return a claim's margin by the paper's own numbers; None where it does not print all that it needs."""
+    """Return a claim's margin by the paper's numbers; None if one is not printed."""
     arms = {arm.name: arm for arm in experiment.arms}
     measures = {measure.key: measure for measure in experiment.measures}
 
@@ -297,13 +310,19 @@ def papers_margin(claim: Claim, experiment: Experiment) -> float | None:
 
 
 def leading(outcomes: Sequence[Verdict]) -> list[Verdict]:
-    """Return the verdicts that a page begins with: of the first group with claims of the paper, else of ours."""
+    """Return a page's leading verdicts: of the first group with the paper's claims.
+
+    Else of ours.
+    """
     papers = [verdict for verdict in outcomes if verdict.whose == "the paper's"] or list(outcomes)
     return [verdict for verdict in papers if verdict.group == papers[0].group]
 
 
 def summary(outcomes: Sequence[Verdict]) -> str:
-    """Return a page's verdict in a sentence: on its leading claims, then on all; a group is named beside others."""
+    """Return a page's verdict in a sentence, on its leading claims, then all.
+
+    A group is named beside others.
+    """
     if not outcomes:
         return "**No verdict**: this page checks no claim."
     first = leading(outcomes)
@@ -313,7 +332,7 @@ def summary(outcomes: Sequence[Verdict]) -> str:
     headline = most.capitalize() if share == 1 else f"Mostly {most}" if share > 0.5 else "Mixed"
     who = "our" if first[0].whose == "ours" else "the paper's"
     where = f" under '{first[0].group}'" if first[0].group and len(outcomes) > len(first) else ""
-    text = f"**{headline}**: of {who} {counted(len(first), 'claim')}{where} {_counts(words)}"
+    text = f"**{headline}**: of {who} {plural(len(first), 'claim')}{where} {_counts(words)}"
     if len(outcomes) > len(first):
         text += f"; of all {len(outcomes)} claims of this page {_counts(Counter(v.word for v in outcomes))}"
     return text + "."

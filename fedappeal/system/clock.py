@@ -6,12 +6,15 @@ from functools import cached_property
 
 
 def _counted() -> float:
-    """Return seconds that only grow; where the system can, those in which the machine slept as well."""
+    """Return monotonic seconds.
+
+    Where the system can, those in which the machine slept count as well.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class SteadyClock:
-    """A machine's time, read once and counted on from there."""
+    """A machine's time, read once and then counted."""
 
     def __init__(
         self, machine: Callable[[], float] = lambda: time.time(), counted: Callable[[], float] = _counted
@@ -34,7 +37,10 @@ class SteadyClock:
         return self._machine() - self._counted()
 
     def read_again(self) -> None:
-        """Take up the machine's time: another party, which has the right one, does not agree with this one."""
+        """Set the clock by the machine's time again.
+
+        Another party, which has the right one, does not agree with this one.
+        """
         self.difference = self._machine() - self._counted()
 
 

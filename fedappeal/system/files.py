@@ -10,10 +10,12 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
@@ -23,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.memory import memory_bytes
+from fedappeal.system.plain_files import descriptor, open_plain
 
 FORMAT_KEY, FORMAT = "fedappeal-format", "2"
 CHECKSUM_KEY = "fedappeal-checksum"
@@ -39,7 +42,7 @@ _BLOCK = 1 << 18
 
 
 class Damaged(ValueError):
-    """A file whose checksum is not that of its content; the message says what is wrong with it."""
+    """A file's checksum does not fit its content; the message says how."""
 
 
 def seal(path: Path) -> None:
@@ -80,7 +83,10 @@ def check(path: Path, arrays: bool = True) -> None:
 
 
 def _head(path: Path) -> bytes:
-    """Return a file's header with the length before it; what is no header, safetensors refuses."""
+    """Return a file's header with its length before it.
+
+    What is no header, safetensors refuses.
+    """
     with open(path, "rb") as file:
         length = file.read(_LENGTH)
         return length + file.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER))
@@ -110,7 +116,8 @@ CARD = "fedappeal-card"
 DAMAGED = "damaged"
 """How the name of a file ends that was put aside."""
 _UNFINISHED = re.compile(r"\..+\.[0-9]+\.tmp|\.tmp[A-Za-z0-9]{6}")
-"""Names of files that are being written: those of `replaced`, and of safetensors, which writes beside them."""
+"""Names of files that are being written: those of `replace_by`, and of safetensors, which writes beside them."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 MOST_ASIDE = 9
 """Damaged files of one name that are kept; then the last one is replaced."""
 
@@ -129,7 +136,7 @@ def _read(path: Path, arrays: bool) -> tuple[dict[str, Array], dict[str, Scalar]
         if path.exists() and not path.is_file():
             raise ValueError("it is no file")
         if arrays:
-            _check_memory(path)
+            check_memory(path)
         check(path, arrays)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -156,12 +163,12 @@ def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         raise ConfigError(f"file '{path}' cannot be read: {error}") from None
 
 
-def _check_memory(path: Path) -> None:
-    """Check that a file fits into the memory that there is.
+def check_memory(path: Path) -> None:
+    """Check that a file and a copy of its arrays fit into memory.
 
     A file that takes a few KB on the disk may have holes of a terabyte.
     """
-    size, memory = path.stat().st_size, memory_bytes()
+    size, memory = 2 * path.stat().st_size, memory_bytes()
     if size > memory:
         raise ValueError(f"it needs {size // 10**6:,} MB in memory: this machine has {memory // 10**6:,}")
 
@@ -182,14 +189,14 @@ def write_safetensors(
         values: scalars, kept as JSON in the file's metadata.
         durable: whether to wait until the disk has it, so that a power cut cannot undo it.
         texts: further entries of the metadata, for other programs to read.
-        mode: as in `replaced`.
+        mode: as in `replace_by`.
     """
     import numpy as np
     from safetensors.numpy import save_file
 
     scalars = {key: value for key, value in values.items() if key != CARD}
     card = {CARD: str(values[CARD])} if CARD in values else {}
-    with replaced(path, durable, mode) as temporary:  # straight into the file: a second copy could be gigabytes
+    with replace_by(path, durable, mode) as temporary:  # straight into the file: a second copy could be gigabytes
         try:
             save_file(
                 {k: np.asarray(a, order="C") for k, a in arrays.items()},
@@ -202,14 +209,14 @@ def write_safetensors(
 
 
 def replace_file(path: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
-    """Replace a file's content; arguments as in `replaced`."""
-    with replaced(path, durable, mode) as temporary, open(temporary, "wb") as file:
+    """Replace a file's content; arguments as in `replace_by`."""
+    with replace_by(path, durable, mode) as temporary, open(temporary, "wb", opener=open_plain) as file:
         file.write(content)
 
 
 @contextmanager
-def replaced(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
-    """Replace a file atomically by the new file beside it that this yields.
+def replace_by(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
+    """Yield a new file beside a file, which it then replaces atomically.
 
     Args:
         path: the file; where an error ends the writing, it is left as it was.
@@ -220,50 +227,59 @@ def replaced(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[Pa
         The new file's path.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-    try:
-        permissions = stat.S_IMODE(temporary.stat().st_mode)
-        yield temporary
-        temporary.chmod(permissions)  # safetensors puts a file of its own in its place, for its owner alone
+    with descriptor(path.parent) as folder:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary.name, dir_fd=folder)
+        os.close(os.open(temporary.name, _NEW, mode, dir_fd=folder))
+        try:
+            permissions = stat.S_IMODE(os.stat(temporary.name, dir_fd=folder).st_mode)
+            yield temporary
+            number = open_plain(temporary, os.O_RDWR)
+            try:
+                os.fchmod(number, permissions)  # safetensors puts a file of its own there, for its owner alone
+                if durable:
+                    os.fsync(number)
+            finally:
+                os.close(number)
+            os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary.name, dir_fd=folder)
+            raise
         if durable:
-            _sync(temporary, os.O_RDWR)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if durable:
-        _sync(path.parent, os.O_RDONLY)
+            os.fsync(folder)
 
 
 def aside_name(path: Path) -> Path:
-    """Return the path at which a damaged file is kept: the first free one, else the last."""
+    """Return the path for a damaged file: the first free one, else the last."""
     names = [DAMAGED, *(f"{DAMAGED}-{number}" for number in range(2, MOST_ASIDE + 1))]
     paths = [path.with_name(f"{path.name}.{name}") for name in names]
-    return next((other for other in paths if not other.exists()), paths[-1])
+    return next((other for other in paths if not os.path.lexists(other)), paths[-1])
+
+
+def copy_aside(path: Path) -> Path:
+    """Copy a damaged file to its place of keeping; return that path."""
+    aside = aside_name(path)
+    with open(path, "rb", opener=open_plain) as damaged, replace_by(aside) as copy, open(copy, "wb") as file:
+        shutil.copyfileobj(damaged, file)
+    return aside
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file, so that another one can take its place; return its new path."""
+    """Rename a damaged file; return its new path.
+
+    Another one can then take its place.
+    """
     aside = aside_name(path)
     os.replace(path, aside)
     return aside
 
 
 def delete_unfinished(folder: Path) -> None:
-    """Delete what processes that were killed left half-written; the caller has the folder alone."""
+    """Delete half-written files of killed processes; the caller holds the folder's lock."""
     for file in folder.glob(".*"):
         if _UNFINISHED.fullmatch(file.name) and file.is_file():
             file.unlink(missing_ok=True)
-
-
-def _sync(path: Path, flags: int) -> None:
-    """Wait until the disk has a file, or a folder's names."""
-    number = os.open(path, flags)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def check_file(name: str, path: Path) -> None:
@@ -302,13 +318,14 @@ def write_output(name: str, path: Path, content: bytes) -> None:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, where it is not there, and make it its owner's alone (0700)."""
+    """Make a folder, if missing, and restrict it to its owner (0700)."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.chmod(0o700)
+    with descriptor(path) as folder:
+        os.fchmod(folder, 0o700)
 
 
 def private_log(path: Path) -> BinaryIO:
-    """Return a file opened to be added to, its owner's alone (0600)."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.fchmod(number, 0o600)
-    return os.fdopen(number, "ab")
+    """Return a file opened for appending, restricted to its owner (0600)."""
+    log = open(path, "ab", opener=partial(open_plain, mode=0o600))  # noqa: SIM115
+    os.fchmod(log.fileno(), 0o600)
+    return log

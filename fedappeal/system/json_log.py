@@ -19,7 +19,7 @@ _LONGEST = 2000
 
 
 def is_json(log_format: str) -> bool:
-    """Return whether a format is that of JSON lines.
+    """Return whether a format is JSON lines.
 
     Raises:
         ConfigError: it is none.
@@ -36,7 +36,7 @@ def json_line(
     facts: Mapping[str, object],
     seconds: float | None = None,
 ) -> str:
-    """Return one line.
+    """Return a log line as JSON.
 
     Args:
         level: ``info``, ``warning`` or ``error``.
@@ -65,7 +65,7 @@ def chosen_formatter(text: logging.Formatter) -> logging.Formatter:
     Raises:
         ConfigError: it asks for no format.
     """
-    return JsonLines() if is_json(os.environ.get(LOG_FORMAT) or TEXT) else text
+    return JsonFormat() if is_json(os.environ.get(LOG_FORMAT) or TEXT) else text
 
 
 def print_log(logger: logging.Logger, formatter: logging.Formatter, stream: TextIO | None = None) -> None:
@@ -78,8 +78,8 @@ def print_log(logger: logging.Logger, formatter: logging.Formatter, stream: Text
         logger.propagate = False
 
 
-class JsonLines(logging.Formatter):
-    """Formats log records as such lines; ``extra`` has the facts."""
+class JsonFormat(logging.Formatter):
+    """A formatter of log records as such lines; ``extra`` has the facts."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record's line."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.plain_files import NotPlain, open_lock, open_plain
 
 LOCK = "lock"
 """Name of the file in the folder that the running process holds; its process id is in it."""
@@ -29,7 +30,10 @@ class InUse(RuntimeError):
 
 
 def _take(file: TextIO) -> None:
-    """Lock a file; once more after a moment, because `is_held` locks it that long."""
+    """Lock a file, with one retry.
+
+    `is_held` locks it for a moment.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -39,7 +43,7 @@ def _take(file: TextIO) -> None:
 
 @contextmanager
 def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
-    """Hold a folder's lock; the folder is made where it is not there.
+    """Hold a folder's lock during the block; make the folder if missing.
 
     Raises:
         InUse: another process holds it.
@@ -47,7 +51,9 @@ def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / name).open("a+")
+        file = open(folder / name, "a+", opener=open_lock)  # noqa: SIM115
+    except NotPlain as error:
+        raise ConfigError(f"file '{folder / name}' is not allowed: {error.strerror}") from None
     except OSError as error:
         raise ConfigError(f"'{folder}' is not allowed: {error.strerror}") from None
     with file:
@@ -65,9 +71,12 @@ def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
 
 
 def is_held(folder: Path, name: str = LOCK) -> bool | None:
-    """Whether some process holds a folder's lock; None: that cannot be told, as where no process ever held it."""
+    """Whether some process holds a folder's lock; None if that cannot be told.
+
+    It cannot where no process ever held it.
+    """
     try:
-        number = os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # a pipe would be waited for
+        number = open_plain(folder / name)
     except OSError:
         return None
     try:

@@ -8,7 +8,7 @@ CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def memory_bytes() -> int:
-    """Return the bytes of this machine's memory, or of the container's where that may use less."""
+    """Return the machine's memory in bytes, or the container's lower limit."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = CONTAINER_LIMIT.read_text().strip()

@@ -21,7 +21,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent has ended, in whatever way (Linux; elsewhere nothing is done).
+    """Have the kernel kill this process when its parent ends (Linux).
+
+    Elsewhere nothing is done.
 
     It may be called between fork and exec, and holds after exec. It counts the *thread* that started this process as
     its parent, so that thread has to stay.
@@ -36,7 +38,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def end_child(process: "Popen[Any]", seconds: float) -> None:
-    """End a process that this one started: by SIGTERM, or by SIGKILL where it is still there after some seconds."""
+    """End a child process by SIGTERM, after some seconds by SIGKILL."""
     from subprocess import TimeoutExpired
 
     process.terminate()
@@ -48,12 +50,15 @@ def end_child(process: "Popen[Any]", seconds: float) -> None:
 
 
 def terminals() -> list[int]:
-    """Return which of standard output and standard error are terminals."""
+    """Return those of standard output and standard error that are terminals."""
     return [number for number in (1, 2) if os.isatty(number)]
 
 
 def write_nowhere(numbers: list[int]) -> None:
-    """Let what is written to these open files vanish: a terminal that has been closed would raise an error."""
+    """Redirect these open files to nowhere.
+
+    A terminal that has been closed would raise an error.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in numbers:
         os.dup2(nowhere, number)
@@ -62,7 +67,7 @@ def write_nowhere(numbers: list[int]) -> None:
 
 @contextmanager
 def signals_taken(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let a handler take signals while the block runs, and put back afterwards what took them before.
+    """Handle signals during the block, and restore their handlers afterwards.
 
     One that is ignored (SIGHUP by nohup) stays so. Signals reach the main thread alone: elsewhere nothing is done.
 
@@ -84,7 +89,9 @@ def signals_taken(numbers: Iterable[int], handler: Callable[[int, FrameType | No
 
 @contextmanager
 def end_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal (SIGHUP) do what Ctrl-C does; see `signals_taken`.
+    """Treat SIGTERM and a closed terminal (SIGHUP) as Ctrl-C.
+
+    As `signals_taken`.
 
     A container's first process would not end by SIGTERM otherwise.
     """

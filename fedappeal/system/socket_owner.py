@@ -28,7 +28,7 @@ class NotTold(OSError):
 
 
 def peer_of(remote: Address, local: Address) -> int | None:
-    """Return the user id at the other end of an established connection; None: no process of this machine is.
+    """Return the user id at a connection's other end; None if not local.
 
     Args:
         remote: the other end's address, as the connection has it.
@@ -39,14 +39,16 @@ def peer_of(remote: Address, local: Address) -> int | None:
 
 
 def listener_of(address: Address) -> int | None:
-    """Return the user id that listens where a connection to an address would arrive; None: no process does."""
+    """Return the user id listening at an address; None if no process does."""
     nowhere = "::" if ipaddress.ip_address(address[0]).version == 6 else "0.0.0.0"  # nosec B104 # nothing listens
     state, uid, inode = _socket(address, (nowhere, 0))
     return uid if state == _LISTEN and inode else None
 
 
 def is_told() -> bool:
-    """Return whether this system says whose a socket is: Linux does, macOS has no such question.
+    """Return whether this system says whose a socket is.
+
+    Linux does, macOS has no such question.
 
     Raises:
         NotTold: if this is Linux and the kernel, or what confines this process, refuses to say.
@@ -65,7 +67,9 @@ def is_told() -> bool:
 
 
 def _socket(this_end: Address, other_end: Address) -> tuple[int, int, int]:
-    """Return the state, user id and inode of the socket that has these addresses; zeros: there is none.
+    """Return state, user id and inode of a socket; zeros if there is none.
+
+    The socket with these addresses.
 
     Raises:
         NotTold: if the kernel does not answer.
@@ -99,6 +103,6 @@ def _socket(this_end: Address, other_end: Address) -> tuple[int, int, int]:
 
 
 def _unmapped(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return a host's address; of an IPv4 one in IPv6's clothes the IPv4 one."""
+    """Return a host's address; an IPv4-mapped one as IPv4."""
     address = ipaddress.ip_address(host)
     return getattr(address, "ipv4_mapped", None) or address

@@ -16,7 +16,7 @@ LARGE = 1 << 20
 
 
 def return_freed_memory() -> None:
-    """Let each large block go back to the system when it is freed; without effect but on Linux with glibc.
+    """Have freed large blocks returned to the system (Linux with glibc).
 
     By itself glibc maps fewer and fewer blocks alone (a freed one raises the limit, up to 32 MiB) and keeps those of
     each thread's heap: of a model that came in chunks, over several threads, as much again.
@@ -26,8 +26,19 @@ def return_freed_memory() -> None:
             ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE)
 
 
+def give_back_memory() -> None:
+    """Collect garbage, and return free memory to the system.
+
+    The latter on Linux with glibc alone.
+    """
+    gc.collect()
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
+
+
 def sleep_while_waiting() -> None:
-    """Have OpenMP's threads sleep while they wait, unless the environment says otherwise.
+    """Have OpenMP's waiting threads sleep, unless the environment says otherwise.
 
     By default they spin, and where other programs want the cores, each waits at the end of every product for one that
     is not running: several times the CPU of one thread. OpenMP reads this once, when PyTorch is loaded.
@@ -37,7 +48,9 @@ def sleep_while_waiting() -> None:
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Load without the garbage collector what a process keeps until its end: PyTorch takes a sixth less time so.
+    """Disable the garbage collector during the block's imports.
+
+    PyTorch takes a sixth less time so.
 
     The collector never looks at what is loaded here, nor writes to it: processes that are forked later share it.
     """
@@ -50,7 +63,10 @@ def quick_imports() -> Iterator[None]:
 
 
 def import_beside(stand_ins: Mapping[str, Mapping[str, object]], *modules: str) -> None:
-    """Import modules while others, unless they are loaded, are empty but for a few names."""
+    """Import modules with stand-ins for others that are not loaded.
+
+    The stand-ins have a few names alone.
+    """
     replaced = [name for name in stand_ins if name not in sys.modules]
     for name in replaced:
         sys.modules[name] = ModuleType(name)
@@ -64,7 +80,9 @@ def import_beside(stand_ins: Mapping[str, Mapping[str, object]], *modules: str) 
 
 
 def import_torch_without_compiler() -> None:
-    """Import PyTorch without what its compiler knows of operators, a fifth of its time; for fedappeal's own tasks.
+    """Import PyTorch without its compiler's operators, a fifth of the time.
+
+    For fedappeal's own tasks.
 
     Code that compiles, or calculates with tensors without data, imports ``torch._meta_registrations`` first.
     """

@@ -5,18 +5,17 @@ A task is chosen by name (`TASKS`), or as ``package.module:Name`` of one's own: 
 listed and checked without torch.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from fedappeal.core.faults import check_class, checked_made
-from fedappeal.core.places import placed, reason
+from fedappeal.core.faults import check_class, make_checked
+from fedappeal.core.places import reason, with_place
 from fedappeal.core.plugins import ALL, Allowed, Registry, is_ours
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task
 
-__all__ = ["LIBRARIES", "MODELS", "TASKS", "find_task", "is_own_model", "load_task"]
+__all__ = ["LIBRARIES", "MODELS", "TASKS", "is_own_model", "load_task"]
 
 TASKS: Registry[Task] = Registry(
     kind="task",
@@ -34,6 +33,7 @@ TASKS: Registry[Task] = Registry(
         "chem97": "fedappeal.tasks.datasets.rdatasets:Chem97",
         "debian": "fedappeal.tasks.datasets.debian:Debian",
     },
+    places=("fedappeal.hf", "fedappeal.reproductions.adagd.task"),
 )
 
 MODELS: Registry[Any] = Registry(
@@ -56,27 +56,11 @@ LIBRARIES: Registry[Any] = Registry(
 
 
 def is_own_model(name: str) -> bool:
-    """Whether a model is neither fedappeal's nor a library's, so that an owner has to allow its package."""
-    return name not in ("auto", *MODELS.built_in) and name.partition(":")[0] not in LIBRARIES.built_in
+    """Whether a model is the author's own, whose package an owner must allow.
 
-
-def find_task(name: str, allowed: Allowed = ALL) -> Callable[[TaskSettings, Path | None], object]:
-    """Return a task's class, or what makes a task of one's own; it is not called.
-
-    Args:
-        name: the setting ``task``.
-        allowed: packages that may be imported for a task that is not fedappeal's.
-
-    Raises:
-        ConfigError: one line: unknown, not allowed, not importable, or of another kind.
+    Neither fedappeal's nor a library's.
     """
-    if not TASKS.package(name):  # fedappeal's own packages are allowed to all: not each function in them is a task
-        return TASKS.load(name, allowed)
-    task = TASKS.find(name, allowed)
-    if not callable(task):
-        raise ConfigError(f"task = {name!r} is not allowed: {name.rpartition(':')[2]} is not callable")
-    made: Callable[[TaskSettings, Path | None], object] = task
-    return made
+    return name not in ("auto", *MODELS.built_in) and name.partition(":")[0] not in LIBRARIES.built_in
 
 
 def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: Allowed = ALL) -> Task:
@@ -93,18 +77,18 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
     """
     name = settings.task
     if is_own_model(settings.model):
-        MODELS.find(settings.model, allowed)
-    build = find_task(name, allowed)
+        MODELS.maker(settings.model, allowed)
+    build = TASKS.maker(name, allowed)
     make = partial(build, settings, data_dir)
     if isinstance(build, type) and issubclass(build, Task):
         check_class(build)
-        return cast(Task, make() if is_ours(build) else checked_made(build, make, f"task = {name!r}"))
+        return cast(Task, make() if is_ours(build) else make_checked(build, make, f"task = {name!r}"))
     try:
         task = make()
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(placed(f"task = {name!r} failed: {reason(error)}", build)) from error
+        raise ConfigError(with_place(f"task = {name!r} failed: {reason(error)}", build)) from error
     if not isinstance(task, Task):
         raise ConfigError(
             f"task = {name!r} is not allowed: it returned {type(task).__name__}, not a fedappeal.tasks.task.Task"

@@ -6,12 +6,14 @@ Importing this module loads no torch.
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedappeal.data.scaling import Scaling
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +41,7 @@ def tensors_of(structure: Structure) -> "Iterator[tuple[str, Tensor]]":
         yield "", structure  # type: ignore[misc]
 
 
-def described(structure: Structure) -> str:
+def form_text(structure: Structure) -> str:
     """Return type and shape of one example of a structure: ``float32 (1, 28, 28)``."""
     parts = [
         f"{path + ' ' if path else ''}{str(t.dtype).removeprefix('torch.')} {tuple(t.shape[1:])}"
@@ -49,13 +51,13 @@ def described(structure: Structure) -> str:
 
 
 def map_tensors(change: "Callable[[Tensor], Tensor]", structure: Structure) -> Structure:
-    """Return a structure of the same form, with each tensor changed."""
+    """Return a structure of the same form with each tensor changed."""
     lone = only_tensor(structure)
     return change(lone) if lone is not None else map_parts(lambda parts: change(parts[0]), [structure])
 
 
 def map_parts(merge: "Callable[[Sequence[Tensor]], Tensor]", structures: Sequence[Structure]) -> Structure:
-    """Return a structure whose tensors are made of the tensors at the same place of several.
+    """Return a structure whose tensors merge those at the same places of several.
 
     Args:
         merge: makes one tensor of those at one place.
@@ -120,12 +122,12 @@ class Split:
 
     @property
     def device(self) -> "torch.device":
-        """Where the examples are."""
+        """The device of the examples."""
         return next(tensors_of(self.x))[1].device
 
     @classmethod
     def of_rows(cls, x: Structure, y: Structure, rows: "Tensor | slice") -> "Split":
-        """Return the given rows of inputs and labels that were checked before; minibatches are made so."""
+        """Return some rows of checked inputs and labels, as for minibatches."""
         split = object.__new__(cls)
         split.__dict__.update(x=take(x, rows), y=take(y, rows))
         return split
@@ -148,15 +150,17 @@ class ClientData:
         test: what it keeps for testing.
         held_out: what of its training data it never trains on, to judge models by; None: it judges by what it trains
             on.
+        scaling: how its table's columns were scaled; None: they were not.
     """
 
     train: Split
     test: Split
     held_out: Split | None = None
+    scaling: Scaling | None = field(default=None, kw_only=True)
 
     @cached_property
     def counts(self) -> tuple[int, int]:
-        """How many examples it trains on, and how many it tests with."""
+        """The numbers of a client's training and test examples."""
         return len(self.train), len(self.test)
 
     @cached_property
@@ -172,11 +176,15 @@ class ClientData:
 
     def to(self, device: "torch.device") -> "ClientData":
         """Return the data on a device."""
-        return ClientData(*(split.to(device) for split in self.splits))
+        return self.changed(lambda split: split.to(device))
+
+    def changed(self, change: Callable[[Split], Split]) -> "ClientData":
+        """Return the data with each of its splits changed."""
+        return ClientData(*map(change, self.splits), scaling=self.scaling)
 
     @property
     def splits(self) -> list[Split]:
-        """What it trains on, what it tests with, and what it holds out, if anything."""
+        """The client's training, test and held-out data, if any."""
         return [self.train, self.test, *([] if self.held_out is None else [self.held_out])]
 
 
@@ -196,7 +204,9 @@ _PURPOSE = b"fedappeal-held-out"
 
 
 def with_held_out(data: ClientData) -> ClientData:
-    """Return a client's data with a third of its training examples held out; few examples stay as they are.
+    """Return a client's data with a third of its training examples held out.
+
+    Few examples stay as they are, and so do data that hold some out already.
 
     By this third the client judges models, and it never trains on it. Which examples these are follows from the
     examples alone: the same in every run and for every seed. Each input is hashed; inputs go to the third in the
@@ -205,14 +215,14 @@ def with_held_out(data: ClientData) -> ClientData:
     """
     import torch
 
-    rows = held_out_rows(data.train)
+    rows = held_out_rows(data.train) if data.held_out is None else []
     if not rows:
         return data
     held_out = torch.zeros(len(data.train), dtype=torch.bool)
     held_out[rows] = True
     device = data.train.device
     trained, taken = (mask.nonzero().flatten().to(device) for mask in (~held_out, held_out))
-    return ClientData(data.train.take(trained), data.test, data.train.take(taken))
+    return ClientData(data.train.take(trained), data.test, data.train.take(taken), scaling=data.scaling)
 
 
 def held_out_rows(train: Split) -> list[int]:

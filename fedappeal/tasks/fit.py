@@ -4,19 +4,26 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedappeal.core.places import reason
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.examples import Split, described, tensors_of
+from fedappeal.tasks.examples import Split, form_text, tensors_of
+from fedappeal.tasks.measuring import Evaluator, batches, bytes_of, check_bytes
 from fedappeal.tasks.models import seeded
+from fedappeal.tasks.pairing import check_pairs
 from fedappeal.tasks.task import Task
 
 EXAMPLES = 8
 
 
-def check_fit(task: Task, seed: int) -> None:
+def check_fit(task: Task, seed: int, most_examples: int = 0) -> None:
     """Train one step of client 0's on a copy of w_0, and evaluate it.
+
+    Args:
+        task: the task.
+        seed: of w_0.
+        most_examples: of a split of any client; 0: that of client 0.
 
     Raises:
         ConfigError: one line: what failed, with the forms of inputs, outputs and labels.
@@ -27,18 +34,21 @@ def check_fit(task: Task, seed: int) -> None:
         if not any(p.requires_grad for p in model.parameters()):
             raise ConfigError("model is not allowed: it has no trainable parameter")
         doing = "load"
-        batch = task.load(0).train.take(slice(0, EXAMPLES))
-        forms = f"x is {described(batch.x)} an example"
+        data = task.load(0)
+        batch = data.train.take(slice(0, EXAMPLES))
+        forms = f"x is {form_text(batch.x)} an example"
         doing = "calling the model"
         with warnings.catch_warnings(), seeded(seed):  # dropout draws: the generator is put back
             # Shapes that torch combines each with each are never meant.
             warnings.filterwarnings("error", message="Using a target size")
             outputs = task.forward(model.train(), batch.x)
-            forms += f", y is {described(batch.y)}, outputs are {_form(outputs)}"
+            forms += f", y is {form_text(batch.y)}, outputs are {_form(outputs)}"
             _check_classes(task, outputs)
             doing = "the loss"
             loss = task.loss(outputs, batch.y)
             _check_loss(loss)
+            if not task.is_plain():
+                check_pairs(task, outputs, batch.y)
             doing = "the gradient"
             loss.backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
@@ -49,10 +59,14 @@ def check_fit(task: Task, seed: int) -> None:
             if _dimensions(one, 1) != _dimensions(outputs, len(batch)):
                 raise ConfigError(
                     f"model is not allowed: in eval mode its outputs are {_form(one)} with one example, and "
-                    f"{_form(outputs)} with {len(batch)} (x is {described(batch.x)} an example)"
+                    f"{_form(outputs)} with {len(batch)} (x is {form_text(batch.x)} an example)"
                 )
             doing = "the metrics"
-            _check_metrics(task, outputs, batch)
+            measurement = Evaluator(task)
+            if measurement.keeps:
+                check_bytes(bytes_of(outputs) / len(batch) * (most_examples or max(data.counts)))
+            if line := _uncomputable(task, model, measurement, outputs, batch):
+                raise ValueError(line)
     except ConfigError:
         raise
     except Exception as error:
@@ -70,12 +84,20 @@ def _check_loss(loss: object) -> None:
         raise ConfigError(f"loss is not allowed: of the initial model it is {float(loss.detach())}")
 
 
-def _check_metrics(task: Task, outputs: Any, batch: Split) -> None:
-    with torch.no_grad():
-        metrics = task.metrics(outputs, batch.y)
-    for name in (task.metric.name, *task.other_metrics):
-        if name not in metrics:
-            raise ConfigError(f"metrics is not allowed: '{name}' is not among what it returns ({', '.join(metrics)})")
+@torch.no_grad()
+def _uncomputable(task: Task, model: nn.Module, measurement: Evaluator, outputs: Any, batch: Split) -> str:
+    """Return a metric that neither these examples nor any client's test data allow."""
+    measurement.add(outputs, batch.y)
+    measurement.metrics()
+    problems, client = measurement.problems, 0
+    while problems and client < task.settings.clients:
+        measurement = Evaluator(task, with_loss=False)
+        for piece in batches(task, task.load(client).test):
+            measurement.add(task.forward(model, piece.x), piece.y)
+        measurement.metrics()
+        problems = {name: why for name, why in problems.items() if name in measurement.problems}
+        client += 1
+    return next((f"'{name}' can be computed on the data of no client: {why}" for name, why in problems.items()), "")
 
 
 def _check_classes(task: Task, outputs: object) -> None:
@@ -91,13 +113,16 @@ def _check_classes(task: Task, outputs: object) -> None:
 
 
 def _dimensions(outputs: Any, examples: int) -> list[tuple[str, int, bool]]:
-    """Return each tensor's path and number of dimensions, and of a lone one whether it has a row an example."""
+    """Return each tensor's path, dimensions, and whether a lone one has example rows.
+
+    A row an example.
+    """
     tensors = [(path, tensor) for path, tensor in tensors_of(outputs) if isinstance(tensor, Tensor)]
     return [(path, tensor.ndim, bool(path) or tensor.shape[:1] == (examples,)) for path, tensor in tensors]
 
 
 def _form(outputs: object) -> str:
     try:
-        return described(outputs)  # type: ignore[arg-type]
+        return form_text(outputs)  # type: ignore[arg-type]
     except AttributeError:
         return type(outputs).__name__

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+LOADED = 4
+"""Copies of a client's examples while they are loaded, split and held out."""
+
+
 class LabelledTask(Task):
     """A classification task whose clients hold labelled rows of arrays.
 
@@ -42,7 +46,7 @@ class LabelledTask(Task):
     @cached_property
     def flipped(self) -> frozenset[int]:
         """The clients whose labels are flipped."""
-        return assign.flipped(self.settings)
+        return assign.flipped_clients(self.settings)
 
     def initial_model(self, seed: int) -> "nn.Module":
         """Return w_0 of the model that the settings name, on the CPU."""
@@ -127,7 +131,7 @@ class PartitionedTask(LabelledTask):
 
     @property
     def normalisation(self) -> Normalisation:
-        """How pixels are scaled and normalised."""
+        """The scaling and normalisation of pixels."""
         return Normalisation(self.scale, self.mean, self.std)
 
     @cached_property
@@ -147,12 +151,20 @@ class PartitionedTask(LabelledTask):
         return self.normalisation.apply(x)
 
     def counts(self, client: int) -> tuple[int, int]:
-        """Return how many training and test examples a client has."""
+        """Return a client's numbers of training and test examples."""
         assign.check_client(self.settings, client)
         return assign.sizes(self.settings, len(self.rows[client]))
 
+    def data_bytes(self, client: int) -> int:
+        """Return the estimated bytes of `load`.
+
+        The data set's pixels, and a client's share of them as floats.
+        """
+        pixels = self.num_examples * math.prod(self.input_shape)
+        return pixels + LOADED * 4 * pixels // assign.total_clients(self.settings)
+
     def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
-        """Return a client's own pixels as `load` gives the data set's, scaled and normalised alike.
+        """Return a client's own pixels, scaled and normalised like the data set's.
 
         Args:
             raw: shape ``(n, *input_shape)``; integers from 0 to the data set's largest pixel, or floats in [0, 1].
@@ -190,7 +202,7 @@ class NaturalTask(LabelledTask):
         """
 
     def size_of(self, client: int) -> int | None:
-        """Return how many examples a client has, where `read_client` reads its own alone; None: it reads all."""
+        """Return a client's number of examples; None if `read_client` reads all clients."""
         return None
 
     def read_client(self, client: int) -> tuple[Features, Labels]:
@@ -212,7 +224,10 @@ class NaturalTask(LabelledTask):
         return self.inputs(x)
 
     def counts(self, client: int) -> tuple[int, int] | None:
-        """Return how many training and test examples a client has; None: only reading all clients' tells."""
+        """Return a client's numbers of training and test examples.
+
+        None if only reading all clients tells.
+        """
         assign.check_client(self.settings, client)
         size = self.size_of(client)
         return None if size is None else assign.sizes(self.settings, size)

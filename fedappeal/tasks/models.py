@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,11 +56,45 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Modul
     if library in LIBRARIES.built_in:
         module: nn.Module = LIBRARIES.find(library)(of_library, input_shape, num_classes)
         return module
-    return made(MODELS.find(name), repr(name), input_shape, num_classes)
+    model = make_module(MODELS.maker(name), repr(name), input_shape, num_classes)
+    materialise(model, repr(name), lambda: model(torch.zeros(2, *input_shape)))
+    return model
 
 
-def made(make: Any, name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Return the module that a class or function makes, called with those of the last two arguments that it takes.
+def is_lazy(module: nn.Module) -> bool:
+    """Whether a module has layers that get their shapes from the first inputs."""
+    return any(map(nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
+
+
+def materialise(module: nn.Module, name: str, call: Callable[[], object]) -> None:
+    """Give lazy layers their shapes and weights; the caller has seeded torch's generator.
+
+    Args:
+        module: the module, whose mode and other weights stay as they are.
+        name: what a message calls it.
+        call: calls it with some inputs.
+
+    Raises:
+        ConfigError: the call failed, or left a layer without a shape.
+    """
+    if not is_lazy(module):
+        return
+    training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()
+            call()
+    except Exception as error:
+        raise ConfigError(f"model = {name} failed with the first examples: {reason(error)}") from error
+    if is_lazy(module):
+        raise ConfigError(f"model = {name} is not allowed: it calls not all of its lazy layers")
+    module.train(training)
+
+
+def make_module(make: Any, name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return a class's or function's module.
+
+    It is called with those of the last two arguments that it takes.
 
     Raises:
         ConfigError: one line: it is neither, failed, or made no module.

@@ -22,7 +22,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Parts:
-    """The arrays of a model by who has them; each tuple is in the model's order.
+    """A model's arrays by owner, each tuple in the model's order.
 
     Attributes:
         shared: names of the arrays that travel between server and clients.
@@ -38,25 +38,31 @@ class Parts:
 
 
 def share_of(task: "Task") -> str:
-    """Return what of a task's model travels: the run's setting, or the task's."""
+    """Return the shared part of a task's model: the run's setting, or the task's."""
     return task.share if task.settings.share == AUTO else task.settings.share
 
 
 def tied_names(model: "nn.Module") -> set[str]:
-    """Return the further names of parameters that have several, as an output layer tied to the embeddings."""
+    """Return the further names of tied parameters.
+
+    For example of an output layer tied to the embeddings.
+    """
     return {name for name, _ in model.named_parameters(remove_duplicate=False)} - {
         name for name, _ in model.named_parameters()
     }
 
 
 def names_of(model: "nn.Module") -> list[str]:
-    """Return the names of all parameters and buffers, in the model's order; tied parameters have their first."""
+    """Return all parameters' and buffers' names, in order.
+
+    Tied parameters have their first.
+    """
     tied = tied_names(model)
     return [name for name in model.state_dict() if name not in tied]
 
 
 def parts_of(model: "nn.Module", share: str) -> Parts:
-    """Return which arrays of a model travel, and which stay.
+    """Return the arrays of a model that travel, and those that stay.
 
     Args:
         model: the model.
@@ -109,7 +115,7 @@ def _matched(share: str, names: Iterable[str]) -> set[str]:
 
 
 def initial_arrays(task: Task, seed: int, file: str = "") -> Arrays:
-    """Return what travels of w_0, by name: of a file, or of the task's model.
+    """Return the shared arrays of w_0 by name, from a file or the task's model.
 
     Args:
         task: the run's task; says what travels.

@@ -97,6 +97,9 @@ class Task(Plugin, ABC):
         classes_are_declared: whether ``num_classes`` is what the task says, not what its labels show.
         class_names: what the labels are called, in their order; empty where they have no names.
         feature_names: columns of a client's own table that are the inputs, in their order; empty: the owner's choice.
+        categories: of those features that are no numbers: their values. Each is an input, 1 in rows that have it,
+            else 0; an empty cell is allowed where ``""`` is a value.
+        standardises_tables: whether its clients' data are a table's columns, each client's standardised.
         auto_partition: what ``partition = auto`` stands for.
         edition: of its clients' data under the same settings; count it up where they change, so that no run continues
             with other data than it began with.
@@ -105,6 +108,11 @@ class Task(Plugin, ABC):
         share: what of the model travels where the run's setting ``share`` is ``auto`` (`fedappeal.tasks.share`).
         evaluation_batch: examples a forward pass of an evaluation; bounds memory, does not change the result.
         other_metrics: names of further numbers that `metrics` returns and clients report.
+        loss_is_mean: whether the loss of a client is the mean of that of its examples, so that pieces add up; a class
+            that writes a `loss` has to say so again. Else it sees all outputs of a client at once, 1 GiB at most.
+        metrics_are_means: the same of `metrics`.
+        metrics_by_name: metrics one by one, in place of `metrics`: callables ``(outputs, y) -> number``, or objects
+            with torchmetrics' ``update``, ``compute`` and ``reset``, which take in all outputs piece by piece.
     """
 
     own: PluginSettings
@@ -113,13 +121,25 @@ class Task(Plugin, ABC):
     num_classes: int = 0
     metric: Metric = ACCURACY
     other_metrics: tuple[str, ...] = ()
+    loss_is_mean: bool = True
+    metrics_are_means: bool = True
+    metrics_by_name: Mapping[str, Any] = {}
     share: str = "all"
     class_names: tuple[str, ...] = ()
     classes_are_declared: bool = True
     evaluation_batch: int = 4096
     feature_names: tuple[str, ...] = ()
+    categories: Mapping[str, Sequence[str]] = {}
+    standardises_tables: bool = False
     auto_partition: str = "natural"
     edition: int = 1
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for method, flag in (("loss", "loss_is_mean"), ("metrics", "metrics_are_means")):
+            written, said = (next(base for base in cls.__mro__ if name in base.__dict__) for name in (method, flag))
+            if cls.__mro__.index(written) < cls.__mro__.index(said):
+                setattr(cls, flag, False)
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
         """Take the settings; no data is read before `load`.
@@ -159,11 +179,15 @@ class Task(Plugin, ABC):
         """
 
     def counts(self, client: int) -> tuple[int, int] | None:
-        """Return how many training and test examples `load` gives a client, without reading them; None: not known.
+        """Return a client's numbers of training and test examples, without reading; None if unknown.
 
         Where it is known, a simulation in which few clients train each round loads a client when it is first needed.
         A class that overrides `load` has to override this as well.
         """
+        return None
+
+    def data_bytes(self, client: int) -> int | None:
+        """Return the estimated bytes of a client's data, without reading; None if unknown."""
         return None
 
     def inputs(self, raw: NDArray[np.generic]) -> Structure:
@@ -186,7 +210,9 @@ class Task(Plugin, ABC):
     def batches_in(
         self, path: Path, features: Sequence[str], label: str, size: int
     ) -> "Iterator[tuple[Structure, Structure | None]] | None":
-        """Return inputs and labels of a file to predict, where the task reads files of its own; None: it does not.
+        """Return a file's inputs and labels to predict.
+
+        None if the task reads no files of its own.
 
         Args:
             path: the file or folder.
@@ -197,7 +223,10 @@ class Task(Plugin, ABC):
         return None
 
     def answers(self, outputs: Any, x: Structure) -> list[tuple[str, float]] | None:
-        """Return a name and its probability for each example; None: outputs are logits of the classes, or values."""
+        """Return a name and its probability for each example.
+
+        None if the outputs are logits of the classes, or values.
+        """
         return None
 
     def forward(self, model: "nn.Module", x: Structure) -> Any:
@@ -215,40 +244,49 @@ class Task(Plugin, ABC):
         Args:
             outputs: what `forward` returned; here logits of shape ``(n, C)``.
             y: labels; here of shape ``(n,)``.
-            reduction: ``"mean"`` over the examples, ``"sum"``: n times that mean; here ``"none"`` too: ``(n,)``.
+            reduction: ``"mean"``, ``"sum"``: n times that; here ``"none"`` too: ``(n,)``.
         """
         from torch.nn import functional
 
         return functional.cross_entropy(outputs, cast("Tensor", y), reduction=reduction)
 
     def metrics(self, outputs: Any, y: Structure) -> dict[str, float]:
-        """Return the task's metrics as means over the examples: here ``accuracy`` in [0, 1]."""
+        """Return the metrics over all examples: here ``accuracy`` in [0, 1].
+
+        NaN where one cannot be computed.
+        """
         return {"accuracy": (outputs.argmax(dim=1) == y).double().mean().item()}
 
-    @classmethod
-    def is_plain(cls) -> bool:
+    def is_plain(self) -> bool:
         """Whether a model is called and measured as this class says: classification by cross-entropy."""
-        return cls.forward is Task.forward and cls.loss is Task.loss and cls.metrics is Task.metrics
+        kind = type(self)
+        as_here = kind.forward is Task.forward and kind.loss is Task.loss and kind.metrics is Task.metrics
+        return as_here and not self.metrics_by_name
 
     @property
     def normalisation(self) -> Normalisation | None:
-        """The formula by which `inputs` scales, for the model's card; None: there is none."""
+        """The formula by which `inputs` scales, for the model card; None if none."""
         return None
 
     @property
     def partition(self) -> str:
-        """How the data is spread over clients: the setting, or what ``auto`` stands for."""
+        """The data's partition over clients, with ``auto`` resolved."""
         return self.auto_partition if self.settings.partition == "auto" else self.settings.partition
 
     @property
     def fingerprint(self) -> str:
-        """What server and client must agree on, 16 hex digits: task, shape, classes, settings, seeds."""
+        """The hash on which server and client must agree, 16 hex digits.
+
+        Of task, shape, classes, settings, seeds.
+        """
         # The model has a check of its own: the layout of the arrays that are sent. Other plug-ins are not the task's.
-        general = set(TaskSettings.model_fields) - {"model", "share", "plugins", "data_seed"}
+        general = set(TaskSettings.model_fields) - {"model", "share", "plugins", "data_seed", "scale"}
         agreed = {field: getattr(self.settings, field) for field in general}
         agreed |= {"partition": self.partition, "own": self.own.as_config()}
         agreed |= {"input_shape": list(self.input_shape), "num_classes": self.num_classes}
+        agreed |= {"categories": {k: [*v] for k, v in self.categories.items()}} if self.categories else {}
         agreed |= {"edition": self.edition} if self.edition > 1 else {}
+        agreed |= {"scale": "standard"} if self.settings.scale == "standard" else {}
         agreed |= {"data_seed": self.settings.data_seed} if self.settings.data_seed >= 0 else {}
         if self.metric != ACCURACY:
             agreed["metric"] = [self.metric.name, self.metric.higher_is_better, *self.other_metrics]

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_serializer, field_validator
 
+from fedappeal.data.scaling import Scaling
 from fedappeal.protocol.foreign_text import all_printable, parse_json
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings
@@ -22,7 +23,7 @@ from fedappeal.tasks.task import Normalisation, Task
 
 
 class ModelCard(Settings):
-    """What is needed to use a trained model, and how it was made."""
+    """The facts needed to use a trained model, and its provenance."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -36,6 +37,13 @@ class ModelCard(Settings):
     num_classes: int = Field(description="number of labels; 0: labels are no classes")
     class_names: tuple[str, ...] = Field(description="what labels are called; empty: by their numbers")
     feature_names: tuple[str, ...] = Field((), description="columns of a table that are the inputs; empty: not named")
+    categories: dict[str, tuple[str, ...]] = Field(
+        {}, description="of columns that are no numbers: their values, each an input of its own, 0 or 1"
+    )
+    scale: Literal["none", "standard"] = Field("none", description="how clients scaled the columns of their tables")
+    scaling: Scaling | None = Field(
+        None, description="this client's; none: each client has its own, or there is none"
+    )
     metric: Metric = Field(description="the task's primary metric")
 
     which: Literal["global", "solo"] = Field(
@@ -77,7 +85,8 @@ class ModelCard(Settings):
         Args:
             task: the run's task.
             config: the run's settings.
-            this: the fields of this model: ``round``, ``run_key``, ``figures``, ``measured_on``, ...
+            this: the fields of this model: ``round``, ``run_key``, ``figures``, ``measured_on``, ...; and
+                ``tables``: whether clients standardised tables of theirs.
         """
         settings = task.settings.as_config()
         general = {key: value for key, value in settings.items() if "." not in key and key != "task"}
@@ -94,20 +103,29 @@ class ModelCard(Settings):
             num_classes=task.num_classes,
             class_names=task.class_names,
             feature_names=task.feature_names,
+            categories={name: tuple(values) for name, values in task.categories.items()},
             metric=task.metric,
-            strategy=config.strategy,
-            date=datetime.now().astimezone().isoformat(timespec="seconds"),
-            versions={package: version_of(package) for package in ("fedappeal", "torch")},
-            tuning_steps=config.tuning_steps,
+            scale="standard" if this.get("scaling") or this.pop("tables", task.standardises_tables) else "none",
+            **cls.history(config),
             **this,
         )
 
+    @staticmethod
+    def history(config: RunConfig) -> dict[str, Any]:
+        """Return a model's provenance: its run, the time and the versions."""
+        return {
+            "strategy": config.strategy,
+            "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "versions": {package: version_of(package) for package in ("fedappeal", "torch")},
+            "tuning_steps": config.tuning_steps,
+        }
+
     def task_settings(self) -> TaskSettings:
-        """Return the task's settings, without those that this version does not have."""
+        """Return the task's settings that this version has."""
         return TaskSettings.parse({**self.settings, "task": self.task}, ignore_unknown=True)
 
     def label(self, number: int) -> str:
-        """Return what a label is called."""
+        """Return the name of a label."""
         return self.class_names[number] if self.class_names else str(number)
 
     def to_json(self) -> str:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.core.places import reason
 from fedappeal.core.plugins import Allowed, runs_only_with
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import CARD, array_shapes, read_safetensors, read_values, replace_file, write_safetensors
 from fedappeal.system.packages import require
+from fedappeal.system.plain_files import check_plain
 from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
 from fedappeal.tasks.examples import Structure, map_tensors, only_tensor
 from fedappeal.tasks.files.data_files import environment_data_dir
@@ -50,9 +52,10 @@ def model_file(path: Path) -> Path:
     """Return the model's file: of a run's folder, or the file itself.
 
     Raises:
-        ConfigError: one line: neither is there.
+        ConfigError: one line: neither is there, or the folder holds a link.
     """
     if path.is_dir():
+        check_plain(path)
         if not (path / MODEL).is_file():
             reason = "its run is not over" if (path / CONFIG).is_file() else "it is not a run's folder"
             raise ConfigError(f"'{path}' holds no {MODEL}: {reason}")
@@ -161,7 +164,7 @@ def _fill(model: "nn.Module", shared: str | tuple[str, ...], file: Path) -> None
 
 
 class Prediction(NamedTuple):
-    """What the model says of one example.
+    """A model's prediction for one example.
 
     Attributes:
         example: its name.
@@ -182,13 +185,15 @@ class Predictions:
 
     Attributes:
         lines: one an example, in their order.
-        metrics: means over the labelled examples, by name.
+        metrics: over all labelled examples at once, by name; without those that cannot be computed.
         labelled: number of labelled examples.
+        missing: why a metric cannot be computed on them, by its name.
     """
 
     lines: list[Prediction] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     labelled: int = 0
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 def inputs_of(trained: TrainedModel, raw: "NDArray[np.generic] | Structure") -> Structure:
@@ -212,7 +217,7 @@ def predict(
     batches: "Iterable[tuple[list[str], NDArray[np.generic] | Structure, NDArray[np.generic] | Structure | None]]",
     device: "torch.device | str" = "cpu",
 ) -> Predictions:
-    """Return what a model says of examples.
+    """Return a model's predictions for examples.
 
     Args:
         trained: the model; it is moved to the device.
@@ -224,7 +229,10 @@ def predict(
     """
     import torch
 
-    predictions, sums = Predictions(), dict[str, float]()
+    from fedappeal.tasks.measuring import Evaluator
+    from fedappeal.tasks.pairing import pairing_problem
+
+    predictions, measurement, reshapes = Predictions(), Evaluator(trained.task, with_loss=False), False
     model, card = trained.model.to(device), trained.card
     with torch.no_grad():
         for names, raw, labels in batches:
@@ -232,20 +240,30 @@ def predict(
                 x = map_tensors(lambda t: t.to(device), inputs_of(trained, raw))
             except ValueError as error:
                 raise ConfigError(f"the data are not allowed, {names[0]} to {names[-1]}: {error}") from None
-            outputs = trained.task.forward(model, x)
+            try:
+                outputs = trained.task.forward(model, x)
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:
+                why = f"the model does not take them ({reason(error)})"
+                raise ConfigError(f"the data are not allowed, {names[0]} to {names[-1]}: {why}") from error
             answers = trained.task.answers(outputs, x) or _said(outputs, len(names), card)
             true_labels = [""] * len(names)
             if labels is not None:
-                predictions.labelled += len(names)
                 y = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else labels
                 y = map_tensors(lambda t: t.to(device), y)
-                for name, value in trained.task.metrics(outputs, y).items():
-                    sums[name] = sums.get(name, 0.0) + value * len(names)
-                if card.num_classes and (classes := only_tensor(y)) is not None:
-                    true_labels = [card.label(number) for number in classes.tolist()]
+                if (column := only_tensor(y)) is not None:
+                    name_of = card.label if card.num_classes else "{:g}".format
+                    true_labels = [name_of(value) for value in column.tolist()] if column.ndim == 1 else true_labels
+                    # A column of numbers may have been trained on as (n, 1).
+                    reshapes = reshapes or (
+                        not predictions.labelled and bool(pairing_problem(trained.task, outputs, y, True))
+                    )
+                    y = column.view(outputs.shape) if reshapes else y
+                predictions.labelled += len(names)
+                measurement.add(outputs, y)
             lines = zip(names, answers, true_labels, strict=True)
             predictions.lines += [Prediction(name, label, p, truth) for name, (label, p), truth in lines]
-    predictions.metrics = {name: total / predictions.labelled for name, total in sums.items()}
+    if predictions.labelled:
+        predictions.metrics, predictions.missing = measurement.metrics(), measurement.problems
     return predictions
 
 
@@ -273,7 +291,7 @@ INPUT, OUTPUT, BATCH = "input", "output", "batch"
 
 
 def check_onnx() -> None:
-    """Check that what writes ONNX is installed.
+    """Check that the writer of ONNX is installed.
 
     Raises:
         ConfigError: one line: a missing package.
@@ -313,7 +331,7 @@ def _onnx(trained: TrainedModel) -> bytes:
     import torch
 
     card = trained.card
-    dtype = getattr(torch, card.input_dtype, None)
+    dtype = vars(torch).get(card.input_dtype)  # getattr would import what a card names
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(f"input-dtype = '{card.input_dtype}' of the card is no dtype of torch's")
     example = torch.zeros((2, *card.input_shape), dtype=dtype)  # of one example the exporter makes a constant
@@ -338,8 +356,13 @@ def _onnx(trained: TrainedModel) -> bytes:
 
 
 def _called(trained: TrainedModel) -> "nn.Module":
-    """Return a module that calls the model as its task does."""
+    """Return a module that calls the model as its task does.
+
+    A client's takes a table's columns as they are.
+    """
     import torch
+
+    scaling = trained.card.scaling
 
     class Called(torch.nn.Module):
         def __init__(self) -> None:
@@ -347,6 +370,8 @@ def _called(trained: TrainedModel) -> "nn.Module":
             self.model = trained.model
 
         def forward(self, x: torch.Tensor) -> Any:
+            if scaling is not None:
+                x = (x - x.new_tensor(scaling.mean)) / x.new_tensor(scaling.std)
             return trained.task.forward(self.model, x)
 
     return Called().eval()

@@ -45,7 +45,7 @@ _HEADERS = {
 
 
 def hosts_of(published: str) -> frozenset[str]:
-    """Return the ``Host`` values under which a page is visited: the published one, and loopback's names of its port.
+    """Return the valid ``Host`` values: as published, and loopback names of its port.
 
     Args:
         published: ``HOST:PORT``, as a browser's address has it.
@@ -56,8 +56,8 @@ def hosts_of(published: str) -> frozenset[str]:
     return frozenset(names | ({name.rpartition(":")[0] for name in names} if port == "80" else set()))
 
 
-class Refused(Exception):
-    """A request that does not come in: the status, and one line why."""
+class Rejected(Exception):
+    """A request that is not admitted: the status, and one line why."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -101,7 +101,7 @@ class Guarded:
         try:
             app, receive = await self._checked(scope, receive)
             await app(scope, receive, guarded_send)
-        except Refused as refused:
+        except Rejected as refused:
             answer = PlainTextResponse(f"{refused}\n", refused.status)
             await answer(scope, receive, guarded_send)
         except Exception as error:
@@ -111,7 +111,7 @@ class Guarded:
                 await answer(scope, receive, guarded_send)
 
     async def _checked(self, scope: Scope, receive: Receive) -> tuple[ASGIApp, Receive]:
-        """Return what answers a request, and where it reads the body.
+        """Return the app that answers a request, and the source of its body.
 
         Raises:
             Refused: the request does not come in.
@@ -119,17 +119,17 @@ class Guarded:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            raise Refused(HTTPStatus.FORBIDDEN, "this page has another address: visit the one that was printed")
+            raise Rejected(HTTPStatus.FORBIDDEN, "this page has another address: visit the one that was printed")
         origins = headers.getlist("origin")
         if (origins or scope["method"] not in _READING) and (len(origins) != 1 or origins[0] not in self._origins):
-            raise Refused(HTTPStatus.FORBIDDEN, "this page takes nothing from other pages")
+            raise Rejected(HTTPStatus.FORBIDDEN, "this page takes nothing from other pages")
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         bearer = secret.strip() if scheme.lower() == "bearer" else ""
         asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["method"] in _READING and any(self._is_token(value) for name, value in asked if name == TOKEN):
             return self._welcome(scope["path"], [pair for pair in asked if pair[0] != TOKEN]), receive
         if not (self._is_token(bearer) or any(map(self._is_session, self._cookies(headers)))):
-            raise Refused(HTTPStatus.FORBIDDEN, "this page needs its token: visit the address that was printed")
+            raise Rejected(HTTPStatus.FORBIDDEN, "this page needs its token: visit the address that was printed")
         return self._app, _replayed(await self._body(headers, receive), receive)
 
     def _is_token(self, shown: str) -> bool:
@@ -139,7 +139,7 @@ class Guarded:
         return sum(_equal(shown, session) for session in self._sessions) > 0  # each is compared
 
     def _cookies(self, headers: Headers) -> Iterable[str]:
-        """Yield what a request's cookies of this page hold."""
+        """Yield the values of a request's cookies of this page."""
         for line in headers.getlist("cookie"):
             try:
                 morsel = SimpleCookie(line).get(self._cookie)
@@ -163,7 +163,7 @@ class Guarded:
         Raises:
             Refused: it is too large or too slow.
         """
-        too_large = Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes")
+        too_large = Rejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes")
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or len(length) > 12 or int(length) > MOST_BODY:
             raise too_large
@@ -178,7 +178,7 @@ class Guarded:
                     if len(body) > MOST_BODY:
                         raise too_large
         except TimeoutError:
-            raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
+            raise Rejected(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
         return bytes(body)
 
 
@@ -188,12 +188,12 @@ def new_token() -> str:
 
 
 def _equal(shown: str, secret: str) -> bool:
-    """Whether a text is a secret, in a time that does not tell how much of it is right."""
+    """Whether a text equals a secret, compared in constant time."""
     return secrets.compare_digest(shown.encode("utf-8", "replace"), secret.encode())
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `Receive` that hands on a body that was read, then what comes after it."""
+    """Return a `Receive` that replays a read body, then continues."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:

@@ -15,7 +15,7 @@ Act = Callable[[dict[str, Any]], str]
 
 
 def button(act: Act, refused: HTTPStatus) -> Callable[[Request], Awaitable[Response]]:
-    """Return a button's endpoint; its answer says what was done, or why it was not.
+    """Return a button's endpoint, which answers with a confirmation or a refusal.
 
     Args:
         act: what the button does.

@@ -17,7 +17,7 @@ Whole = Callable[[], tuple[str, object]]
 
 
 class Events:
-    """What open pages are told.
+    """The events of open pages.
 
     A page is told everything first; then each change. A page for which too many changes wait is told everything
     again in their place.
@@ -37,11 +37,11 @@ class Events:
 
     @property
     def readers(self) -> int:
-        """How many pages are open."""
+        """The number of open pages."""
         return len(self._readers)
 
     def tell(self, name: str, data: object) -> None:
-        """Tell all open pages of a change, from any thread, without waiting for any of them."""
+        """Tell all open pages of a change, from any thread, without waiting."""
         text = _event(name, data)
         with self._lock:
             for reader in self._readers:
@@ -78,7 +78,7 @@ class Events:
 
 
 class _Reader:
-    """An open page: what waits for it.
+    """An open page, and its waiting texts.
 
     Attributes:
         fresh: set where something waits.
@@ -101,7 +101,7 @@ class _Reader:
             self._loop.call_soon_threadsafe(self.fresh.set)
 
     def take(self, lock: threading.Lock) -> tuple[bool, list[str]]:
-        """Return whether the page has to be told everything, and what waits, which is taken out."""
+        """Return whether the page needs everything, and its waiting texts, which are removed."""
         with lock:
             self.fresh.clear()
             behind, self._behind = self._behind, False

@@ -31,7 +31,7 @@ _EACH = 32
 
 
 def visitor(remote: Address | None, local: tuple[str, int | None] | None) -> int | str:
-    """Return the user id at the other end of a connection; of another machine, its host."""
+    """Return the user id at a connection's other end; its host if remote."""
     port = local[1] if local else None
     try:
         uid = peer_of(remote, (local[0], port)) if remote and local and port else None
@@ -59,7 +59,9 @@ HEADER_WAIT = 5.0
 
 
 class HeaderWait(H11Protocol):
-    """uvicorn's connection with a deadline for each request header; single bytes do not put it off.
+    """A uvicorn connection with a deadline for each request header.
+
+    Single bytes do not put it off.
 
     Attributes:
         visitor: whose it is, as `fedappeal.web.serving` has it.
@@ -78,7 +80,7 @@ class HeaderWait(H11Protocol):
         self._wait_or_not()
 
     def data_received(self, data: bytes) -> None:
-        """Read what came; a whole header ends the wait."""
+        """Read data; a whole header ends the wait."""
         super().data_received(data)
         self._wait_or_not()
 
@@ -117,7 +119,7 @@ _END = 5.0
 
 @dataclass(frozen=True)
 class PagePlace:
-    """Where a page is to stand.
+    """The address of a page.
 
     Attributes:
         port: where it listens; 0: the system picks one.
@@ -201,8 +203,10 @@ class ServedPage:
 
 
 @contextmanager
-def served(app: ASGIApp, place: PagePlace, policy: str = POLICY) -> Iterator[ServedPage]:
-    """Serve a page, guarded by its token, until the `with` ends; open event streams are then cut within a second.
+def serve_page(app: ASGIApp, place: PagePlace, policy: str = POLICY) -> Iterator[ServedPage]:
+    """Serve a page behind its token during the block.
+
+    Open event streams are then cut within a second.
 
     Args:
         app: the page, an ASGI app.
@@ -244,7 +248,10 @@ def served(app: ASGIApp, place: PagePlace, policy: str = POLICY) -> Iterator[Ser
 
 @contextmanager
 def _loggers_put_back() -> Iterator[None]:
-    """Give uvicorn's loggers back what they had: this process may serve something else with it."""
+    """Restore uvicorn's loggers after the block.
+
+    This process may serve something else with it.
+    """
     loggers = [logging.getLogger(f"uvicorn.{name}") for name in ("error", "access", "asgi")]
     before = [(logger, logger.level, logger.handlers, logger.propagate) for logger in loggers]
     try:

@@ -29,8 +29,10 @@ from fedappeal.protocol.packing import Arrays, array_record, view
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, Positive
 from strategies.adagd.algorithm import Gathered
 from strategies.projection import Vector, norm
-from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.algorithm import Influence
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
+from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 
 
@@ -176,6 +178,14 @@ class Agents:
     answered: set[str] = field(default_factory=set)
 
 
+class OneEach(Influence):
+    """Each client counts once."""
+
+    def log_weight(self, round: Round, reply: Reply) -> float:
+        """Return 0."""
+        return 0.0
+
+
 class AdaGD(Strategy):
     """ADA-GD (anonymous, under review): predicts who is about to leave, and moves so that they stay.
 
@@ -189,6 +199,7 @@ class AdaGD(Strategy):
     policy = "defect"
     needs_losses = True
     needs_everybody = True
+    influence = OneEach
     still_open = "a client that seems about to leave keeps all others from moving along its gradient"
     loss_modes = ("evaluation",)
     """Its gradients are those of the loss in evaluation mode."""
@@ -219,9 +230,16 @@ class AdaGD(Strategy):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.waits_for_all = self.settings.on_missing == "wait"
-        if not self.shared.constant_learning_rate and self.settings.gradient_steps == 1:
+
+    def check_shared(self, shared: SharedSettings) -> None:
+        """Refuse a schedule of the learning rate where no client uses one.
+
+        Raises:
+            ConfigError: names the settings.
+        """
+        if not shared.constant_learning_rate and self.settings.gradient_steps == 1:
             raise ConfigError(
-                f"lr-schedule = '{self.shared.lr_schedule}' with lr-warmup-rounds = {self.shared.lr_warmup_rounds} "
+                f"lr-schedule = '{shared.lr_schedule}' with lr-warmup-rounds = {shared.lr_warmup_rounds} "
                 f"is not allowed with strategy = '{self.name}': a round is one step of {self.name}.step-size, which "
                 "no schedule scales (constant, 0)"
             )
@@ -230,23 +248,19 @@ class AdaGD(Strategy):
         """Return what a round begins with."""
         return Gathered(self.settings.step_size, self.settings.slack * self.settings.precision)
 
-    def pool(self, number: int, members: Members) -> list[Member]:
+    def pool(self, round: Round) -> list[Member]:
         """Return all clients; none while one is offline that is waited for."""
-        online = super().pool(number, members)
-        return [] if self.waits_for_all and len(online) < len(members.population()) else online
+        online = super().pool(round)
+        return [] if self.waits_for_all and round.members.awaited() - {m.client_id for m in online} else online
 
     def report(self, measured: Measured) -> Claims:
         """Return F_m of the model that was sent."""
         return {keys.LOSS: measured.loss}
 
-    def log_weight(self, round: Round, reply: Reply) -> float:
-        """Return 0: each client counts once."""
-        return 0.0
-
     def begin(self, round: Round) -> None:
         """Begin a round."""
         check_floats(round.model, f"strategy = '{self.name}'")
-        clients = round.members.population()
+        clients = round.members.awaited()
         away = clients - {member.client_id for member in round.members.available()}
         # Where one is waited for that is away, no client is asked: see `pool`.
         round.carry = Agents(self.nothing_gathered(), away if self.waits_for_all and away else clients)

@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, Field
 
 from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
-from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
+from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative, RunConfig, Share
 from fedappeal.settings.rounds import share_of_rounds
 from strategies.fedalign.alignment import (
     EPSILON,
@@ -38,20 +38,16 @@ from strategies.fedalign.alignment import (
     rho,
     theta,
 )
-from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round, claim
+from strategies.fedalign.priority import CLAIMS_DO_NOT_COUNT, PRIORITY, Granted, PriorityInfluence, PrioritySurvey
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round, claim, under_name
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.influence import capped
 from strategies.rounds.sums.weighted_sum import WeightedSum
 
 log = logging.getLogger("fedappeal")
 
-PRIORITY = "priority"
-"""TRAIN: whether the server grants priority to this client; a joined reply: as granted."""
 _CARRIED = "fedalign"
-_CLAIMS_DO_NOT_COUNT = (
-    "influence = 'bounded': no client has priority because it says so (the client-ids, by commas; or influence = off)"
-)
 
 
 def warmup_rounds(share: float, rounds: int) -> int:
@@ -79,6 +75,7 @@ class FedALIGN(Strategy):
     """
 
     name = "fedalign"
+    survey, influence, priority = PrioritySurvey, PriorityInfluence, Granted
     policy = "match"
     needs_losses = True
     asks_on = False
@@ -152,17 +149,6 @@ class FedALIGN(Strategy):
             raise ConfigError(f"fedalign.epsilon = {settings.epsilon} is not allowed: a finite number")
 
     @classmethod
-    def needs_train_split(cls, settings: Any) -> bool:
-        """Return whether the priority clients measure each model first."""
-        return bool(settings.global_loss == "fresh")
-
-    @classmethod
-    def bounds_lack(cls, config: RunConfig, settings: Any) -> str:
-        """Return that the operator has to say which clients have priority, where no setting does."""
-        lack = f"fedalign.priority-ids = '' is not allowed with {_CLAIMS_DO_NOT_COUNT}"
-        return "" if settings.priority_ids else lack
-
-    @classmethod
     def notes(cls, config: RunConfig, settings: Any) -> list[str]:
         """Return how long the run warms up."""
         number = settings.warmup_rounds
@@ -184,24 +170,15 @@ class FedALIGN(Strategy):
 
     # -- which clients have priority, and which are asked --------------------------------------------
 
-    def granted(self, told: Mapping[str, Scalar]) -> bool | None:
-        """Return whether TRAIN grants a client priority; None: no roll call says so."""
-        return bool(told[PRIORITY]) if PRIORITY in told else None
-
-    def asks_priority(self, client: int, clients: int) -> bool:
-        """Whether a client of a task asks for priority: the first ``priority-clients`` do."""
-        asked = self.settings.priority_clients
-        return 0 <= client < (-(-clients // 2) if asked < 0 else asked)
-
-    def has_priority(self, member: Member) -> bool | None:
+    def has_priority(self, round: Round, member: Member) -> bool | None:
         """Whether a client has priority: as listed, else as granted or as it asked; None: not known."""
         if self._priority_ids:
             return not self._priority_ids.isdisjoint((member.client_id, member.key_id))
-        if self.shared.influence == "bounded":  # a client's own claim does not count
-            return member.node_id in self.granted_nodes
+        if round.shared.influence == "bounded":  # a client's own claim does not count
+            return member.node_id in round.granted_nodes
         return member.priority if member.enrolled else None
 
-    def epsilon_of(self, number: int) -> float:
+    def epsilon_of(self, round: Round) -> float:
         """Return epsilon_t.
 
         Raises:
@@ -211,16 +188,16 @@ class FedALIGN(Strategy):
         epsilon_t = self._epsilon or epsilon_schedule(
             settings.epsilon_schedule,
             settings.epsilon,
-            self.num_rounds,
+            round.num_rounds,
             settings.epsilon_decay,
             settings.epsilon_drop,
         )
-        epsilon = float(epsilon_t(number))
+        epsilon = float(epsilon_t(round.number))
         if math.isnan(epsilon):
-            raise ConfigError(f"epsilon = {epsilon} in round {number} is not allowed: a number")
+            raise ConfigError(f"epsilon = {epsilon} in round {round.number} is not allowed: a number")
         return epsilon
 
-    def warms_up(self, number: int) -> bool:
+    def warms_up(self, round: Round) -> bool:
         """Whether only priority clients count in a round.
 
         Raises:
@@ -228,24 +205,20 @@ class FedALIGN(Strategy):
         """
         share, rounds = self.settings.warmup_share, self.settings.warmup_rounds
         if rounds is not None:
-            return number <= rounds
-        if share and not self.num_rounds:
+            return round.number <= rounds
+        if share and not round.num_rounds:
             raise ConfigError(
                 f"warmup-share = {share} is not allowed without start, which knows the number of rounds: "
                 "0, or warmup_rounds"
             )
-        return number <= warmup_rounds(share, self.num_rounds)
+        return round.number <= warmup_rounds(share, round.num_rounds)
 
-    def pool(self, number: int, members: Members) -> list[Member]:
+    def pool(self, round: Round) -> list[Member]:
         """Return the clients that the round may ask; in warm-up: with priority."""
-        clients = super().pool(number, members)
-        if not self.warms_up(number):
+        clients = super().pool(round)
+        if not self.warms_up(round):
             return clients
-        return [member for member in clients if self.has_priority(member) is not False]
-
-    def moves_model(self, member: Member) -> bool:
-        """Whether a client has priority: without one, no round can move the model."""
-        return self.has_priority(member) is not False
+        return [member for member in clients if self.has_priority(round, member) is not False]
 
     def begin(self, round: Round) -> None:
         """Begin a round.
@@ -255,49 +228,33 @@ class FedALIGN(Strategy):
         """
         seen = [round.members.of_client(client) for client in round.members.of_role(keys.SEEN)]
         enrolled = [member for member in seen if member and member.enrolled]
-        if enrolled and not any(self.has_priority(member) for member in enrolled):
+        if enrolled and not any(self.has_priority(round, member) for member in enrolled):
             ids, none = ",".join(sorted(self._priority_ids)), f"none of the {len(enrolled)} clients that enrolled"
             if ids:
                 raise ConfigError(f"fedalign.priority-ids = '{ids}' is not allowed: {none} has such a client-id")
-            if self.shared.influence == "bounded":
-                raise ConfigError(f"fedalign.priority-ids = '' is not allowed with {_CLAIMS_DO_NOT_COUNT}")
+            if round.shared.influence == "bounded":
+                raise ConfigError(f"fedalign.priority-ids = '' is not allowed with {CLAIMS_DO_NOT_COUNT}")
             raise ConfigError(f"fedalign.priority-clients: {none} asks for priority; at least one has to")
         most = self.settings.max_non_priority_weight or None
         sums = WeightedSum(round.model), WeightedSum(round.model)
-        outlier = self.shared.influence_weight if round.bounds is not None else None
-        round.carry = AlignedSum(*sums, self.epsilon_of(round.number), self.warms_up(round.number), most, outlier)
+        outlier = round.shared.influence_weight if round.bounds is not None else None
+        round.carry = AlignedSum(*sums, self.epsilon_of(round), self.warms_up(round), most, outlier)
 
     # -- F(w), and what clients are told -------------------------------------------------------------
-
-    def survey(self, round: Round, order: Sequence[Member]) -> Sequence[Member]:
-        """Return the priority clients, where F(w) has to be known."""
-        asked = order[: self.wanted(len(order))]
-        if self.settings.global_loss == "stale" or all(self.has_priority(member) for member in asked):
-            return []
-        return [member for member in order if self.has_priority(member)]
-
-    def surveyed(self, round: Round, member: Member, metrics: Mapping[str, Any]) -> None:
-        """Take in one F_k."""
-        on_error = self.settings.match_on == "error"
-        metric = self.metric
-        score = claim(metrics, metric.name, metric.low, metric.high) if on_error else math.nan
-        loss = metric.error(score) if on_error else claim(metrics, keys.LOSS)
-        round.carry.surveyed.append(Statement(loss, int(claim(metrics, keys.NUM_EXAMPLES))))
-        round.carry.answers.append(metrics)
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
         """Settle F(w) and the priority clients' data; tell F(w), epsilon_t and priority."""
         now: AlignedSum = round.carry
         if not now.warming:  # in warm-up there is no client that F(w) concerns
             now.told = self._last_loss if self.settings.global_loss == "stale" else now.loss_of(now.surveyed)
-        counts = [m.num_examples for m in members if m.enrolled and self.has_priority(m)]
+        counts = [m.num_examples for m in members if m.enrolled and self.has_priority(round, m)]
         now.expected += sum(counts if now.outlier is None else map(int, capped(counts, now.outlier)))
         global_loss = {} if now.told is None else {GLOBAL_LOSS: now.told}
-        granted = {m.client_id: self.has_priority(m) for m in members}
+        granted = {m.client_id: self.has_priority(round, m) for m in members}
         to_each = {
-            client: self.under_name({PRIORITY: int(has)}) for client, has in granted.items() if has is not None
+            client: under_name(self.name, {PRIORITY: int(has)}) for client, has in granted.items() if has is not None
         }
-        return Instructions(self.under_name({EPSILON: now.epsilon, **global_loss}), to_each)
+        return Instructions(under_name(self.name, {EPSILON: now.epsilon, **global_loss}), to_each)
 
     def report(self, measured: Measured) -> Claims:
         """Return F_k of the model that was sent, and whether the client has priority."""
@@ -305,32 +262,31 @@ class FedALIGN(Strategy):
 
     # -- what comes back -----------------------------------------------------------------------------
 
-    def log_weight(self, round: Round, reply: Reply) -> float:
-        """Return the logarithm of D_k."""
-        return math.log(reply.num_examples)
-
     def add(self, round: Round, reply: Reply) -> None:
         """Take a priority client's update in; match another's.
 
         Raises:
             Refused: for a claim that is not allowed, or another layout.
         """
-        priority = self.has_priority(reply.member)
+        priority = self.has_priority(round, reply.member)
         if priority is None:
             priority = reply.claim(PRIORITY, 0, 1) == 1
-        bounds = self.metric.error_bounds if self.settings.match_on == "error" else (-math.inf, math.inf)
+        bounds = round.metric.error_bounds if self.settings.match_on == "error" else (-math.inf, math.inf)
         statement = Statement(reply.claim(keys.LOSS, *bounds), max(1, int(reply.num_examples * reply.counts + 0.5)))
         if priority:
             round.carry.add_priority(reply.arrays, statement)
         else:
             round.carry.add_other(reply.member.client_id, reply.arrays, statement)
 
-    def summarise(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, float]:
+    def summarise(self, round: Round, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, float]:
         """Return the averages over all clients, and over the priority clients' pooled data."""
-        served = [metrics for member, metrics in answers if member.role == keys.SEEN and self.has_priority(member)]
-        score = f"priority_{self.metric.column}"
-        figures = {score: pooled(served, self.metric.name), "priority_loss": pooled(served, keys.LOSS)}
-        return super().summarise(answers) | {name: value for name, value in figures.items() if value is not None}
+        seen = [(member, metrics) for member, metrics in answers if member.role == keys.SEEN]
+        served = [metrics for member, metrics in seen if self.has_priority(round, member)]
+        score = f"priority_{round.metric.column}"
+        figures = {score: pooled(served, round.metric.name), "priority_loss": pooled(served, keys.LOSS)}
+        return super().summarise(round, answers) | {
+            name: value for name, value in figures.items() if value is not None
+        }
 
     def finish(self, round: Round) -> Model | Kept:
         """Return Algorithm 1's next model; the model stays where no priority client joined."""
@@ -341,7 +297,7 @@ class FedALIGN(Strategy):
         numbers |= {
             "priority_joined": len(now.priority),
             "accepted": len(now.accepted),
-            "silent": sum(not (member and self.has_priority(member)) for member in sat_out),
+            "silent": sum(not (member and self.has_priority(round, member)) for member in sat_out),
             "refused": len(now.refused),
             "epsilon": now.epsilon,
         }

@@ -1,46 +1,41 @@
 """The contract of an algorithm: what it decides on the server, each decision with a default.
 
 FedAvg decides one thing: `weight` (n_k). What clients do stands in `fedappeal.core.algorithm.ClientSide`; what few
-algorithms decide stands apart, in classes of its own. What runs a round is in `strategies.rounds.round_steps`, what
-runs them all in `strategies.rounds.strategy`, whose class `Strategy` is what an algorithm derives from. Modules that
-need Flower are imported where they are used: reading an algorithm's settings loads neither Flower nor torch.
+algorithms decide, in small objects that an algorithm names on its class: a `Survey`, an `Influence`. What runs the
+rounds is `strategies.rounds.rounds.Rounds`, which holds an algorithm. Modules that need Flower are imported where
+they are used: reading an algorithm's settings loads neither Flower nor torch.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, ClassVar
 
-from fedappeal.core.algorithm import ClientSide
-from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.core.algorithm import ClientSide, Part
 from fedappeal.settings.config import ConfigError, RunConfig
-from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.refusal import Refused
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.reply import checked_weight
 from strategies.rounds.round import KEEP_MODEL, NOTHING, Instructions, Kept, Model, Reply, Round
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.summary import summarise
 
 
-class Survey:
-    """A question to some clients before any client trains: how the model does on their training examples."""
-
-    surveys: ClassVar[bool] = False
-    """Whether there is one; True in a class that writes `survey`."""
+class Survey(Part):
+    """A question to clients before any trains: the model's loss on their training examples."""
 
     @classmethod
-    def needs_train_split(cls, settings: Any) -> bool:
-        """Return whether the server needs the clients' answers about their training examples."""
-        return cls.surveys
+    def needed(cls, settings: Any) -> bool:
+        """Return whether the server needs the clients' answers, with these settings of the algorithm."""
+        return True
 
-    def survey(self, round: Round, order: Sequence[Member]) -> Sequence[Member]:
+    def asked(self, round: Round, order: Sequence[Member]) -> Sequence[Member]:
         """Return the clients that are asked.
 
         Args:
             round: the round.
             order: the clients that the round may ask, in order.
         """
-        return []
+        return order
 
-    def surveyed(self, round: Round, member: Member, metrics: Mapping[str, Any]) -> None:
+    def answered(self, round: Round, member: Member, metrics: Mapping[str, Any]) -> None:
         """Take in one client's answer: loss and metrics on its training data.
 
         Raises:
@@ -48,42 +43,15 @@ class Survey:
         """
 
 
-class Influence:
-    """One client's influence on the model, and its bounds: ``influence``, ``aggregation``."""
-
-    name: ClassVar[str]
-    averages: ClassVar[bool] = False
-    """Whether a round's result is an average of its models, in whose place a median may stand."""
-    unbounded: ClassVar[str] = ""
-    """Reason why one client's influence cannot be bounded; empty: `influence = bounded` is allowed."""
-    still_open: ClassVar[str] = ""
-    """By what one client still has influence where it is bounded; empty: by nothing but its bounded share."""
-    may_refuse: ClassVar[bool] = False
-    """Whether the server may reject a joined client's update."""
+class Influence(Part):
+    """One client's influence on the model, where it is bounded: ``influence``."""
 
     @classmethod
-    def check_influence(cls, influence: str, aggregation: str) -> None:
-        """Check that a round of the algorithm can be bounded, and averaged, as two settings say.
-
-        Raises:
-            ConfigError: names the setting.
-        """
-        if influence == "bounded" and cls.unbounded:
-            raise ConfigError(
-                f"influence = 'bounded' is not allowed with strategy = '{cls.name}': {cls.unbounded} (off)"
-            )
-        if aggregation != "mean" and not cls.averages:
-            raise ConfigError(
-                f"aggregation = '{aggregation}' is not allowed with strategy = '{cls.name}': its rounds weight "
-                "clients, or do more than average their models (mean)"
-            )
-
-    @classmethod
-    def bounds_lack(cls, config: RunConfig, settings: Any) -> str:
+    def lack(cls, config: RunConfig, settings: Any) -> str:
         """Return what `influence = bounded` lacks where clients are not the runtime's own; empty: nothing."""
         return ""
 
-    def moves_model(self, member: Member) -> bool:
+    def moves_model(self, round: Round, member: Member) -> bool:
         """Whether a round with this client alone could move the model."""
         return True
 
@@ -94,6 +62,14 @@ class Influence:
             Refused: if what the client claims is not allowed.
         """
         return None
+
+    def updates(self, round: Round, reply: Reply) -> Reply:
+        """Return the reply with the further records that are bounded and added.
+
+        Raises:
+            Refused: if one of them is not allowed.
+        """
+        return reply
 
     def update_unit(self, round: Round, reply: Reply) -> float:
         """Return how long a client's update may be beside another's, above 0."""
@@ -123,16 +99,21 @@ def refuse_batch_norm(strategy: str, names: Sequence[str]) -> None:
         )
 
 
-class Algorithm(Survey, Influence, ClientSide):
-    """Base of algorithms: the server's decisions, each with a default.
+class Algorithm(ClientSide):
+    """Base of algorithms: the server's decisions, each with a default."""
 
-    Args:
-        settings: the algorithm's own ``Settings`` and the `SharedSettings`, all by keyword, all optional.
-
-    Raises:
-        ConfigError: for a setting that is not allowed.
-    """
-
+    survey: ClassVar[type[Survey] | None] = None
+    """A question to some clients before any client trains; None: there is none."""
+    influence: ClassVar[type[Influence]] = Influence
+    """How `influence = bounded` compares the clients."""
+    averages: ClassVar[bool] = False
+    """Whether a round's result is an average of its models, in whose place a median may stand."""
+    unbounded: ClassVar[str] = ""
+    """Reason why one client's influence cannot be bounded; empty: `influence = bounded` is allowed."""
+    still_open: ClassVar[str] = ""
+    """By what one client still has influence where it is bounded; empty: by nothing but its bounded share."""
+    may_refuse: ClassVar[bool] = False
+    """Whether the server may reject a joined client's update."""
     needs_everybody: ClassVar[bool] = False
     """Whether every round asks all clients."""
     only_sums: ClassVar[bool] = False
@@ -147,28 +128,6 @@ class Algorithm(Survey, Influence, ClientSide):
     """Keys of own settings that messages do not carry, because no client needs them."""
     waits_for_all: bool = False
     """Whether a round is in vain without every client: one that missed a deadline is waited for in the next round."""
-    metric: Metric = ACCURACY
-    """The task's primary metric; the server sets it before a run."""
-    other_metrics: tuple[str, ...] = ()
-    """Names of the task's further metrics; set in the same way."""
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        if "survey" in cls.__dict__:
-            cls.surveys = True
-
-    def __init__(self, **settings: Any) -> None:
-        shared = {key: settings.pop(key) for key in SharedSettings.model_fields if key in settings}
-        self.shared = SharedSettings.parse(shared)
-        super().__init__(**settings)
-        if self.needs_everybody and self.shared.clients_per_round:
-            raise ConfigError(
-                f"clients-per-round = {self.shared.clients_per_round} is not allowed with strategy = '{self.name}': "
-                "every round needs all clients (None)"
-            )
-        self.check_influence(self.shared.influence, self.shared.aggregation)
-        self.num_rounds = 0
-        """Rounds with which the run began, for schedules and shares of them; 0 while that is not known."""
 
     @classmethod
     def check_run(cls, config: RunConfig, settings: Any) -> None:
@@ -183,6 +142,13 @@ class Algorithm(Survey, Influence, ClientSide):
         """Return what a run's heading says of its rounds, in a few words each."""
         return []
 
+    def check_shared(self, shared: SharedSettings) -> None:
+        """Check the settings that all strategies share, when the object is made.
+
+        Raises:
+            ConfigError: for one that does not go with the algorithm's own.
+        """
+
     def check_model(self, names: Sequence[str]) -> None:
         """Check that the strategy can train a model with parameters and buffers of these names.
 
@@ -192,9 +158,9 @@ class Algorithm(Survey, Influence, ClientSide):
         if self.refuses_batch_norm:
             refuse_batch_norm(self.name, names)
 
-    def pool(self, number: int, members: Members) -> list[Member]:
-        """Return the clients that round ``number`` may ask; the sampling orders them."""
-        return members.available()
+    def pool(self, round: Round) -> list[Member]:
+        """Return the clients that a round may ask, before it begins; the sampling orders them."""
+        return round.members.available()
 
     def begin(self, round: Round) -> None:
         """Begin a round; what it gathers besides the sum of models goes into ``round.carry``."""
@@ -217,15 +183,9 @@ class Algorithm(Survey, Influence, ClientSide):
         Raises:
             Refused: if what the client claims is not allowed; nothing is changed.
         """
-        weight = self._checked_weight(reply)
+        weight = checked_weight(self.weight(reply))
         round.sum.add(reply.arrays, weight * reply.counts)
         round.claimed_weight += weight
-
-    def _checked_weight(self, reply: Reply) -> float:
-        weight: object = self.weight(reply)
-        if not isinstance(weight, SupportsFloat) or not 0 <= float(weight) < math.inf:
-            raise Refused(f"weight = {weight} is not allowed: a finite number, at least 0")
-        return float(weight)
 
     def update(self, round: Round) -> Model:
         """Return the next global model from at least one reply: by default the weighted average."""
@@ -237,9 +197,9 @@ class Algorithm(Survey, Influence, ClientSide):
         """Return the next global model; `KEEP_MODEL` where it stays."""
         return self.update(round) if round.sum.count else KEEP_MODEL
 
-    def summarise(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, float]:
+    def summarise(self, round: Round, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, float]:
         """Return what the answers to a round's EVALUATE say together: numbers for the history."""
-        return summarise(answers, self.metric, self.other_metrics)
+        return summarise(answers, round.metric, round.other_metrics)
 
     def carried(self) -> dict[str, Any]:
         """Return what the algorithm carries from round to round.
@@ -250,3 +210,20 @@ class Algorithm(Survey, Influence, ClientSide):
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up what `carried` returned; an empty dict is left out."""
+
+
+def check_influence(kind: type[Algorithm], influence: str, aggregation: str) -> None:
+    """Check that a round of an algorithm can be bounded, and averaged, as two settings say.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    if influence == "bounded" and kind.unbounded:
+        raise ConfigError(
+            f"influence = 'bounded' is not allowed with strategy = '{kind.name}': {kind.unbounded} (off)"
+        )
+    if aggregation != "mean" and not kind.averages:
+        raise ConfigError(
+            f"aggregation = '{aggregation}' is not allowed with strategy = '{kind.name}': its rounds weight "
+            "clients, or do more than average their models (mean)"
+        )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from fedappeal.protocol.keys import Decision
 from strategies.rounds.exchange.members import Member
@@ -67,3 +67,14 @@ class Reply:
             Refused: otherwise.
         """
         return claim(self.metrics, key, low, high)
+
+
+def checked_weight(weight: object) -> float:
+    """Return an aggregation weight, checked.
+
+    Raises:
+        Refused: it is no finite number of at least 0.
+    """
+    if not isinstance(weight, SupportsFloat) or not 0 <= float(weight) < math.inf:
+        raise Refused(f"weight = {weight} is not allowed: a finite number, at least 0")
+    return float(weight)

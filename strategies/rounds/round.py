@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.keys import DataProblem
+from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.packing import Layout, array_record, view
 from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.members import Member, Members
@@ -18,6 +19,7 @@ from strategies.rounds.reply import Model as Model
 from strategies.rounds.reply import Reply as Reply
 from strategies.rounds.reply import claim as claim
 from strategies.rounds.reply import log as log
+from strategies.rounds.shared import SharedSettings
 from strategies.rounds.sums.influence import Bounds
 from strategies.rounds.sums.weighted_sum import WeightedSum
 
@@ -196,8 +198,36 @@ class Instructions:
 NOTHING = Instructions()
 
 
+def under_name(name: str, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return a strategy's values by their keys in messages: ``NAME.KEY``."""
+    return {f"{name}.{key}": value for key, value in values.items()}
+
+
+@dataclass(kw_only=True)
+class Setup:
+    """What all rounds of a run know.
+
+    Attributes:
+        shared: the settings that all strategies share.
+        num_rounds: rounds with which the run began, for schedules and shares of them; 0: not known.
+        metric: the task's primary metric.
+        other_metrics: names of the task's further metrics.
+        granted_nodes: nodes to which the runtime, which made their clients, grants priority by the strategy's rule.
+        layout: names, shapes and dtypes of the model's layers, where the server packs them; None: it does not.
+        configured: whether clients have the run's configuration: messages carry what is the round's own alone.
+    """
+
+    shared: SharedSettings = field(default_factory=lambda: SharedSettings.parse({}))
+    num_rounds: int = 0
+    metric: Metric = ACCURACY
+    other_metrics: tuple[str, ...] = ()
+    granted_nodes: frozenset[int] = frozenset()
+    layout: Layout | None = None
+    configured: bool = False
+
+
 @dataclass
-class Round:
+class Round(Setup):
     """One round.
 
     Attributes:
@@ -208,9 +238,7 @@ class Round:
         carry: what the strategy gathers of this round besides.
         end: why the run is over with this round; empty while it is not.
         lr_share: share of the run's learning rate with which its clients train; 1 but for a schedule.
-        faults: errors that no check foresaw, by the client whose reply met them.
         bounds: on the influence of each client; None: none.
-        layout: names, shapes and dtypes of the model's layers; None: the model is an array a layer.
         claimed_weight: sum of the joined clients' weights, as they would be without bounds.
     """
 
@@ -220,9 +248,7 @@ class Round:
     carry: Any = None
     end: str = ""
     lr_share: float = 1.0
-    faults: dict[str, Exception] = field(default_factory=dict)
     bounds: Bounds | None = None
-    layout: Layout | None = None
     claimed_weight: float = 0.0
 
     def __post_init__(self) -> None:
@@ -237,6 +263,10 @@ class Round:
     def metrics(self) -> dict[str, float]:
         """Numbers for the history."""
         return self.record.metrics
+
+    def wanted(self, available: int) -> int:
+        """Return the number of joiners to look for among the clients that can be asked."""
+        return min(self.shared.clients_per_round or available, available)
 
     def layers(self, model: Model | None = None) -> Layers:
         """Return a model's layers by name, as read-only views, without a copy; None: of the model that is sent.

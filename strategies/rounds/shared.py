@@ -9,7 +9,6 @@ from pydantic import Field, PlainValidator
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
 from fedappeal.settings.rounds import AskingSettings, RoundSettings, rounds_or_auto
 from fedappeal.settings.training import InfluenceSettings, LearningRateSchedule
-from strategies.rounds.round import Round
 
 
 class SharedSettings(InfluenceSettings, LearningRateSchedule, AskingSettings, RoundSettings):
@@ -51,9 +50,7 @@ class SharedSettings(InfluenceSettings, LearningRateSchedule, AskingSettings, Ro
         return cls(**{**same, **different, **unknown})
 
 
-_RATE = "learning-rate"
-_COLUMN = "learning_rate"
-"""Column of the history: the learning rate of a round, where it is not the same in all."""
+RATE = "learning-rate"
 
 
 def learning_rate_share(schedule: LearningRateSchedule, number: int, rounds: int) -> float:
@@ -104,26 +101,8 @@ def check_schedule(schedule: LearningRateSchedule, config: Mapping[str, Any]) ->
     Raises:
         ConfigError: there is none.
     """
-    if not schedule.constant_learning_rate and _RATE not in config:
+    if not schedule.constant_learning_rate and RATE not in config:
         raise ConfigError(
-            f"{_RATE} is missing in train_config: lr-schedule = '{schedule.lr_schedule}' with "
+            f"{RATE} is missing in train_config: lr-schedule = '{schedule.lr_schedule}' with "
             f"lr-warmup-rounds = {schedule.lr_warmup_rounds} scales it"
         )
-
-
-def settings_of_round(schedule: LearningRateSchedule, round: Round, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a round's settings with its learning rate, which the history records.
-
-    Args:
-        schedule: the settings of the schedule; where the rate is constant, nothing changes and none is noted.
-        round: the round.
-        config: the run's general settings.
-
-    Raises:
-        ConfigError: where there is no learning rate to scale.
-    """
-    check_schedule(schedule, config)
-    if schedule.constant_learning_rate:
-        return config
-    round.metrics[_COLUMN] = rate = config[_RATE] * round.lr_share
-    return {**config, _RATE: rate}

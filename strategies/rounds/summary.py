@@ -1,6 +1,7 @@
 """GM-Appeal and the other means of a round: what clients measured of its model, averaged over clients."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,25 @@ def summarise(
             summary[f"{prefix}lowest_{metric.column}"] = min(scores)
             summary[f"{prefix}highest_{metric.column}"] = max(scores)
     return summary
+
+
+def incomplete(
+    replies: Iterable[tuple[Member, Mapping[str, Any]]], metric: Metric, others: Sequence[str]
+) -> dict[str, float]:
+    """Return how many clients could compute each metric that some could not: ``f1_clients``, ``unseen_f1_clients``.
+
+    Args:
+        replies: as in `summarise`; one with neither loss nor primary metric reports nothing.
+        metric: the task's primary metric.
+        others: names of the task's further metrics.
+    """
+    reporting, counts = Counter[str](), Counter[str]()
+    for member, metrics in replies:
+        prefix = "" if member.role == SEEN else "unseen_"
+        reporting[prefix] += keys.LOSS in metrics or metric.name in metrics
+        counts.update(prefix + column(name) for name in (metric.name, *others) if name in metrics)
+    columns = [(prefix + column(name), n) for name in (metric.name, *others) for prefix, n in reporting.items()]
+    return {f"{name}_clients": counts[name] for name, expected in columns if 0 < counts[name] < expected}
 
 
 def _mean(values: Sequence[float]) -> float:

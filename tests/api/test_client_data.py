@@ -81,14 +81,14 @@ def wrong(change: str) -> Sequence[Any]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("no pair", "client 2 is a tuple of length 3; a list of (train, test) pairs"),
+        ("no pair", "client 2 is a tuple of length 3; a list, or a dict by client, of (train, test) pairs"),
         ("lengths", "client 2's train: a Split has tensors with one row an example: x (5, 6), y (20,)"),
         ("shape", "client 2's train x is float32 (4,) an example, client 0's train x float32 (6,)"),
         ("type", "client 2's train x is int64 (6,) an example, client 0's train x float32 (6,)"),
         ("form", "client 2's train x is /x float32 (6,) an example"),
         ("empty", "client 2 has no test examples; at least 1 is needed"),
         ("nan", "client 2's train x holds NaN or infinity"),
-        ("texts", "client 2's train holds no numbers"),
+        ("texts", "client 2's train holds <U"),
         ("one", "client 2's train is a Tensor; (x, y), a torch Dataset or a Split is"),
     ],
 )

@@ -4,16 +4,20 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import f1_score
 from torch import Tensor, nn
 from torch.nn import functional
 
 import fedappeal
-from fedappeal.api.given import GivenTask, MeasuredTask, given_task
 from fedappeal.api.measures import MEAN_ABSOLUTE_ERROR, Measures
+from fedappeal.api.program_task import GivenTask, MeasuredTask, given_task
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.tasks.task import Task
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs
 
 __all__ = ["in_folder"]
@@ -225,3 +229,76 @@ def test_lower_is_better_reaches_a_requirement(in_folder: None) -> None:
         "fedavg", data=data, model=model, loss=loss, requirement="metric", **QUICK | reach | {"rounds": 1}
     )
     assert run.history["gm_appeal"].tolist() == [1.0]
+
+
+def recall(outputs: Tensor, y: Tensor) -> Tensor:
+    """The share of class 1 that is found; no number where there is none."""
+    return ((outputs.argmax(1) == 1) & (y == 1)).sum() / (y == 1).sum()
+
+
+def strict(outputs: Tensor, y: Tensor) -> float:
+    """The same, as a library that refuses one class."""
+    if not bool((y == 1).any()):
+        raise ValueError("only one class")
+    return float(recall(outputs, y))
+
+
+@pytest.mark.parametrize("how", [{"mode": "sequential"}, {"mode": "vmap"}])
+def test_each_client_is_measured_on_all_its_data_and_a_metric_may_be_missing(
+    how: dict[str, Any], in_folder: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of three examples, of which few have both classes; one client's test data have one class."""
+    monkeypatch.setattr(Task, "evaluation_batch", 3)
+    data = pairs()
+    (train, (x, y)) = data[1]
+    data[1] = (train, (x, torch.zeros_like(y)))
+    weighted = nn.CrossEntropyLoss(torch.tensor([0.1, 5.0]))
+    run = fedappeal.simulate(
+        "fedavg",
+        data=data,
+        model=lambda: nn.Linear(6, 2),
+        loss=weighted,
+        metrics={"recall": recall, "strict": strict},
+        evaluate=data[1][1],
+        **QUICK | how | {"rounds": 1},
+    )
+    with torch.no_grad():
+        of_clients = [(run.model()(x), y) for _, (x, y) in data]
+    last, clients = run.history.iloc[-1], run.clients
+    expected = [float(recall(outputs, y)) for outputs, y in of_clients]
+    assert clients["recall"].tolist() == pytest.approx(expected, rel=1e-5, nan_ok=True)
+    assert clients["strict"].tolist() == pytest.approx(expected, rel=1e-5, nan_ok=True)
+    assert clients["loss"].tolist() == pytest.approx([float(weighted(o, y)) for o, y in of_clients], rel=1e-4)
+    assert (last["evaluated"], last["recall_clients"], last["strict_clients"]) == (4, 3, 3)
+    assert last["recall"] == pytest.approx(np.nanmean(expected), rel=1e-5)
+    assert "central_loss" in last
+    assert "central_recall" not in last
+    assert run.summary()["recall_clients"] == 3
+
+
+def test_predict_measures_all_rows_at_once_and_columns_of_numbers(in_folder: None) -> None:
+    rng = np.random.default_rng(0)
+    k = np.arange(600) % 3
+    table = pd.DataFrame({"a": k + rng.normal(0, 1, 600), "who": [f"u{i % 2}" for i in range(600)], "kind": k})
+    metrics = {"f1": lambda outputs, y: f1_score(y, outputs.argmax(1), average="macro")}
+    told = {"data": table, "client": "who", "label": "kind", "model": "logistic", "metrics": metrics}
+    run = fedappeal.simulate("fedavg", **told, **QUICK)
+    table.sort_values("kind").to_csv("sorted.csv", index=False)
+    said = run.predict("sorted.csv", label="kind")
+    direct = f1_score(said["given"].astype(int), said["label"].astype(int), average="macro")
+    assert said.attrs["metrics"]["f1"] == pytest.approx(direct)
+    table["kind"] = table["a"] * 2.0
+    table.to_csv("numbers.csv", index=False)
+    columns = [((x[:, :1], 2 * x[:, :1]), (tx[:, :1], 2 * tx[:, :1])) for (x, _), (tx, _) in pairs()]
+    for metric in (lambda o, y: (o - y).abs().max(), lambda o, y: (o.flatten() - y.flatten()).abs().max()):
+        run = fedappeal.simulate(
+            "fedavg",
+            data=columns,
+            model=nn.Linear(1, 1),
+            loss=functional.mse_loss,
+            metrics={fedappeal.Metric("worst", False, 0, 1e9): metric},
+            **QUICK,
+        )
+        said = run.predict("numbers.csv", features=["a"], label="kind")
+        error = np.abs(said["label"].astype(float) - said["given"].astype(float)).max()
+        assert said.attrs["metrics"]["worst"] == pytest.approx(error, rel=1e-3)

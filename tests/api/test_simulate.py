@@ -30,6 +30,7 @@ from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.task import Task
 from strategies import FedAvg, MaxFL
 from strategies.fedalign import FedALIGN
+from strategies.rounds.strategy import rounds_of
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs, side
 
 __all__ = ["in_folder"]
@@ -45,7 +46,6 @@ def test_a_run_is_what_the_command_line_runs() -> None:
     simulate_folder(config, folder, Simulation())
     assert losses(run) == [line["loss"] for line in Record(folder.path).history]
     assert run.config.section("solo")["steps"] == 3
-    assert run.path.parent == Path("runs").absolute()
     assert re.fullmatch(r"\d{8}-\d{6}-maxfl-digits", run.path.name)
 
 
@@ -63,7 +63,7 @@ def test_history_clients_and_summary() -> None:
     assert (found["rounds"], found["of"], found["finished"]) == (3, 3, True)
     assert found["asked"] == 9
     assert repr(run).startswith("Run(maxfl on own, seed 0, 3 of 3 rounds, gm appeal ")
-    assert f"runs/{run.path.name}" in run._repr_html_()
+    assert str(run.path) in run._repr_html_()
     assert run.finished
 
 
@@ -154,8 +154,8 @@ def test_a_strategy_object_is_a_template() -> None:
     template = MaxFL(server_lr=0.25, clients_per_round=2, seed=4)
     common: dict[str, Any] = {"model": Net, "data": pairs(), **QUICK}
     first = fedappeal.simulate(template, **common)
-    assert template.finished == ""
-    assert template.members.available() == []
+    assert rounds_of(template).finished == ""
+    assert rounds_of(template).members.available() == []
     named = fedappeal.simulate(
         "maxfl", clients_per_round=2, seed=4, **common | {"set": {"maxfl.server_lr": 0.25, "solo.steps": 3}}
     )
@@ -241,6 +241,46 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(sys.modules["__main__"], kind.__name__, kind, raising=False)
         monkeypatch.setattr(kind, "__module__", "__main__")
     return
+
+
+class WrongPolicy(Loyal):
+    """A slip of its author's."""
+
+    def decide(self, situation: Situation) -> Decision:
+        return situation.nothing  # type: ignore[attr-defined, no-any-return]
+
+
+class WrongRequirement(Modest):
+    """A slip of its author's."""
+
+    def make(self, client: WarmUp) -> Requirement:
+        return client.nothing  # type: ignore[attr-defined, no-any-return]
+
+
+class WrongStrategy(FedAvg):
+    """A slip of its author's."""
+
+    def update(self, round: Any) -> Any:
+        return round.nothing
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"participation": WrongPolicy},
+        {"requirement": WrongRequirement, "strategy": "maxfl"},
+        {"strategy": WrongStrategy},
+        {"strategy": WrongStrategy()},
+        {"strategy": type("Local", (FedAvg,), {"__doc__": "Found by no name."})(), "participation": WrongPolicy},
+    ],
+    ids=["policy", "requirement", "strategy", "strategy object", "policy beside an object"],
+)
+def test_a_slip_beside_own_data_is_found_before_the_run(own: dict[str, Any]) -> None:
+    """What was passed as an object is never looked for by its name."""
+    quick = {key: value for key, value in QUICK.items() if key != "set"}
+    with pytest.raises(ConfigError, match=r"has no attribute 'nothing' \(.*test_simulate.py:\d+\)$"):
+        fedappeal.simulate(**{"strategy": "fedavg", **own}, model=Net, data=pairs(), out="run", **quick)
+    assert not Path("run").exists()
 
 
 @pytest.mark.usefixtures("notebook")
@@ -392,7 +432,7 @@ def test_ctrl_c_leaves_a_run_that_continues_to_the_bit(capsys: pytest.CaptureFix
     run = fedappeal.simulate("maxfl", on_round=interrupt, **common)
     assert run.interrupted
     assert (run.rounds, run.finished) == (2, False)
-    said = f"interrupted after round 2; run.resume() continues it ({run.path.relative_to(Path.cwd())})\n"
+    said = f"interrupted after round 2; run.resume() continues it ({run.path})\n"
     assert capsys.readouterr().out == said
     assert "2 of 3 rounds" in repr(run)
     assert isinstance(run.model(), Net)
@@ -471,9 +511,6 @@ def test_runs_in_threads_at_once_give_what_each_gives_alone() -> None:
     alone = [run(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(run, range(4))) == alone
-    folders = list(Path("runs").iterdir())
-    assert len(folders) == 8, "runs that begin in the same second have folders of their own"
-    assert {Record(folder).config["settings"]["seed"] for folder in folders} == {0, 1, 2, 3}
 
 
 def test_the_command_says_that_python_continues_a_run_of_own_objects(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, RecordDict
 from fedappeal.cli.main import main
 from fedappeal.cli.option_groups import ResumeOptions
 from fedappeal.cli.start import resume_run
+from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CHECKPOINT
 from fedappeal.record.reader import Record
@@ -190,7 +191,7 @@ def leave_after(folder: RunFolder, server_round: int) -> None:
     """Leave what a run without clients continues from, in any runtime."""
     Checkpoint(server_round, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / CHECKPOINT)
     no_clients: Any = SimpleNamespace(contexts={}, kept=list)
-    SavedMemory(folder, no_clients, no_clients, 1).save(server_round)
+    SavedMemory(folder, no_clients, no_clients, 1, ACCURACY).save(server_round)
 
 
 def held_run(path: Path, kind: str, rounds: int = 2) -> str:
@@ -275,8 +276,8 @@ def test_without_its_clients_memory_a_simulated_run_does_not_continue(refused: R
         (f"{JOINING} --data t.csv", "label is missing: which column of data = '"),
         (f"{JOINING} --data t.csv --label y", "t.csv' is not allowed: no such file or folder"),
         (f"{JOINING} --data t.parquet --label y --features a,y", "label = 'y' is not allowed: it is one of the"),
-        (f"{JOINING} --data t.npz --label y", "t.npz': only a .csv or .parquet has columns"),
-        (f"{JOINING} --data mine:load --features a,b", "with data = 'mine:load': only a .csv or .parquet"),
+        (f"{JOINING} --data t.npz --label y", "t.npz': only a table has columns (.csv, .jsonl, .parquet)"),
+        (f"{JOINING} --data mine:load --features a,b", "with data = 'mine:load': only a table has columns"),
         (f"{JOINING} --data mine:load", "data = 'mine:load' is not allowed: cannot be imported: ModuleNotFoundError"),
         (f"{CONNECTED} --label y", "label = 'y' is not allowed without data: it names columns of a table"),
         (f"{CONNECTED} --allow mine:X", "allow = 'mine:X' is not allowed: the name of a package"),
@@ -296,7 +297,6 @@ def test_a_client_with_wrong_settings(arguments: str, expected: str, refused: Re
         (("a,b,y", "1,2,0"), "--label y --features a,c", "it has no column c (its header: a, b, y)"),
         (("a,b,y", "1,2,0", "1,2"), "--label y", "row 2 (line 3) has 2 cells, the header 3"),
         (("a,b,y", "1,2,"), "--label y", "row 1 (line 2), column y: the cell is empty"),
-        (("a,b,y", "1,two,0"), "--label y --features a,b", "row 1 (line 2), column b: 'two' is no finite number"),
     ],
 )
 def test_a_client_with_a_table_that_no_task_can_take(

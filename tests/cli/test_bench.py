@@ -8,12 +8,12 @@ import pytest
 from fedappeal.cli.commands import cli
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench import design, runs
-from fedappeal.studies.bench.page import PAGE
+from fedappeal.studies.bench.bench_page import PAGE
 from fedappeal.studies.bench.results import RESULTS, BenchResults
 from tests.jobs_here import jobs_here
 
 __all__ = ["jobs_here"]
-TOY = "tests.server.test_run:Toy"
+TOY = "tests.server.test_server_run:Toy"
 
 
 def command(*words: object) -> None:

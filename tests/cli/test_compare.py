@@ -29,10 +29,10 @@ def printed(paths: Sequence[Path], **options: object) -> list[str]:
 def test_means_and_differences(sweep: Path) -> None:
     cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in printed([sweep])]
     assert ["strategy", "fedavg", "maxfl"] in cells
-    assert ["test accuracy %", "20.0 ± 24.8", "50.0 ± 49.7"] in cells
-    assert ["test accuracy %", "+30.0 ± 24.8 better 3/3"] in cells
+    assert ["test accuracy %", "20.0 [5.7, 51.0]", "50.0 [14.8, 85.2]"] in cells
+    assert ["test accuracy %", "+30.0 [+5.2, +54.8] better 3/3"] in cells
     cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in printed([sweep], baseline="maxfl")]
-    assert ["test accuracy %", "-30.0 ± 24.8 worse 0/3"] in cells
+    assert ["test accuracy %", "-30.0 [-54.8, -5.2] worse 0/3"] in cells
 
 
 def test_it_fits_80_columns_whatever_the_names(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_it_fits_80_columns_whatever_the_names(tmp_path: Path) -> None:
             a_run(tmp_path / name, [numbers, numbers], rounds=2 + n % 3, seed=seed, **settings)
     for options in ({}, {"each_run": True}):
         lines = printed([tmp_path], **options)
-        assert len(lines) > 100
-        assert max(map(len, lines)) <= 80
+        assert len(lines) > 60
+        assert max(len(line) for line in lines if " " in line.strip()) <= 80  # a long name stays whole
         text = "".join("".join(lines).replace("│", "").split())
         assert "1234567.891" in text
     assert "".join(["not", "finished:", "a-name"]) in text

@@ -9,7 +9,7 @@ import pytest
 from fedappeal.cli.main import main
 from fedappeal.federation import own_superlink
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import Node, Run
+from fedappeal.flower.control import ListedRun, Node
 from fedappeal.record.lines import EVENTS
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
@@ -19,8 +19,10 @@ NODES = [
     Node("key-de50d54c268ec291", 7, "bob", "registered", "2026-11-20T18:41:07+00:00", ""),
 ]
 RUNS = [
-    Run(2**64 - 1, "running", "maxfl", "digits", "2026-11-21T18:41:07+00:00", "", "/srv/federation/runs/" + "x" * 60),
-    Run(5, "failed", "", "", "2026-11-21T19:41:07+00:00", "2026-11-21T19:42:07+00:00", ""),
+    ListedRun(
+        2**64 - 1, "running", "maxfl", "digits", "2026-11-21T18:41:07+00:00", "", "/srv/federation/runs/" + "x" * 60
+    ),
+    ListedRun(5, "failed", "", "", "2026-11-21T19:41:07+00:00", "2026-11-21T19:42:07+00:00", ""),
 ]
 
 
@@ -68,7 +70,7 @@ def test_nothing_is_cut_where_the_output_is_no_terminal(
 def test_what_other_users_called_their_runs_is_no_markup_and_no_escape_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Run(5, "failed", "[/]\x1b[31mx", "t" * 500, "2026-11-21T19:41:07+00:00", "", "[red]\x07")
+    run = ListedRun(5, "failed", "[/]\x1b[31mx", "t" * 500, "2026-11-21T19:41:07+00:00", "", "[red]\x07")
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: [run])
     _, line = printed("runs", monkeypatch=monkeypatch, capsys=capsys).splitlines()
     assert line.split() == ["5", "failed", "[/]?[31mx", "t" * 117 + "...", "2026-11-21", "19:41", "[red]?"]

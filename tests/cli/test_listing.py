@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedappeal.cli.check_plugin import check_own
 from fedappeal.cli.listing import all_names, description
-from fedappeal.cli.own import check_own
 from fedappeal.core import plugins
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.settings.config import ConfigError

@@ -18,8 +18,8 @@ from fedappeal.cli.commands import cli
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.system.json_log import FIELDS, LOG_FORMAT, JsonLines, chosen_formatter, json_line
-from fedappeal.views.terminal.shown import complain, use_format
+from fedappeal.system.json_log import FIELDS, LOG_FORMAT, JsonFormat, chosen_formatter, json_line
+from fedappeal.views.terminal.printing import complain, use_format
 from fedappeal.views.terminal.view import RunView
 
 
@@ -101,7 +101,7 @@ def test_another_format_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_clients_events_have_the_same_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     handler = logging.StreamHandler(out)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormat())
     logger = logging.getLogger("fedappeal.client")
     monkeypatch.setattr(logger, "handlers", [handler])
     monkeypatch.setattr(logger, "propagate", False)
@@ -124,5 +124,5 @@ def test_a_server_process_logs_as_its_environment_says(monkeypatch: pytest.Monke
     text = logging.Formatter()
     assert chosen_formatter(text) is text
     monkeypatch.setenv(LOG_FORMAT, "json")
-    assert isinstance(chosen_formatter(text), JsonLines)
+    assert isinstance(chosen_formatter(text), JsonFormat)
     assert sys.getsizeof(json_line("info", "x", "y" * 10_000, {})) < 3_000

@@ -30,7 +30,8 @@ def test_help_shows_a_per_cent_sign_once(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    text = printed(capsys, monkeypatch, command, "--help")
+    option = "--help-all" if command in ("local", "simulate", "submit", "client") else "--help"
+    text = printed(capsys, monkeypatch, command, option)
     assert "%%" not in text
     assert ("max(10, 5 % of the rounds)" in text) == (command in ("local", "simulate", "submit"))
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from fedappeal.cli.command_observers import CommandObservers
+from fedappeal.cli.live_page import ADDRESS
 from fedappeal.cli.main import main
-from fedappeal.cli.onlookers import CommandOnlookers
 from fedappeal.cli.option_groups import PageOptions
-from fedappeal.cli.page import ADDRESS
 from fedappeal.cli.start import start_simulations
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess
@@ -56,8 +56,8 @@ class Visiting(Tracker):
 def test_a_simulation_has_a_page_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Visiting.told.clear()
     plans = swept_plans(SMALL, [], str(tmp_path / "run"))
-    onlookers = CommandOnlookers({"visiting": Visiting}, page=PageOptions("0"))
-    start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), onlookers)
+    observers = CommandObservers({"visiting": Visiting}, page=PageOptions("0"))
+    start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), observers)
     history = Record(tmp_path / "run").history
     shown = Visiting.told["rounds"]
     assert [(each["round"], each["accuracy"]) for each in shown] == [
@@ -72,7 +72,7 @@ def test_a_simulation_has_a_page_while_it_runs(tmp_path: Path, capsys: pytest.Ca
 def test_several_runs_have_no_page(tmp_path: Path) -> None:
     plans = swept_plans(SMALL, ["seed=0,1"], str(tmp_path / "sweep"))
     with pytest.raises(ConfigError, match="page is not allowed with several runs"):
-        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers(page=PageOptions("0")))
+        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandObservers(page=PageOptions("0")))
     assert not (tmp_path / "sweep").exists()
 
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from fedappeal.cli.commands import cli
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY, append_lines, without_check
+from fedappeal.record.reader import Record
 from fedappeal.system.files import write_safetensors
 from tests.views.comparison.recorded import a_run
 
@@ -31,15 +32,19 @@ def change_a_digit(path: Path) -> None:
 
 
 def verify(path: Path) -> tuple[int, str]:
-    done = CliRunner().invoke(cli, ["verify", str(path)])
+    done = CliRunner().invoke(cli, ["verify", str(path)], env={"COLUMNS": "500"})
     return done.exit_code, done.output
 
 
-def test_a_whole_folder_is_as_it_was_written_and_a_line_cut_short_is_no_damage(run: Path) -> None:
+def test_a_whole_folder_is_as_it_was_written_and_a_line_without_an_end_is_damage(run: Path) -> None:
     assert verify(run) == (0, f"'{run}' is as it was written\n")
-    with (run / HISTORY).open("a") as file:
-        file.write('{"round": 4, "acc')
-    assert verify(run)[0] == 0
+    whole = (run / HISTORY).read_bytes()
+    for behind in (b'{"round": 4, "acc', b'{"round": 4}', b"\0"):
+        (run / HISTORY).write_bytes(whole + behind)
+        code, output = verify(run)
+        assert code == 1
+        assert f"file '{run / HISTORY}' is damaged: line 4: it does not end" in output
+        assert len(Record(run).history) == 3, "who reads the run does without it"
 
 
 def test_the_file_and_the_line_are_named(run: Path) -> None:

@@ -8,6 +8,7 @@ from flwr.clientapp import ClientApp
 
 from client.process.serve import run_client
 from client.settings import Connection, NodeSettings
+from tests.outcomes import outcomes_of
 
 app = ClientApp()
 
@@ -19,8 +20,6 @@ def train(message: Message, context: Context) -> Message:
         raise ValueError("no data\nfor this")
     if config.get("do") == "leave":
         sys.exit(3)
-    if config.get("do") == "nothing":
-        return None
     time.sleep(float(config.get("sleep", 0.0)))
     messages = context.state["seen"]["messages"] + 1 if "seen" in context.state else 1
     context.state["seen"] = MetricRecord({"messages": messages})
@@ -46,4 +45,4 @@ if __name__ == "__main__":
     superlink, state_dir, timeout = sys.argv[1:]
     node = NodeSettings(partition_id=4, num_partitions=9, state_dir=state_dir)
     connection = Connection(superlink=superlink, insecure=True)
-    sys.exit(run_client(node, connection, app, connect_timeout=float(timeout) or None))
+    sys.exit(run_client(node, connection, outcomes_of(app), connect_timeout=float(timeout) or None))

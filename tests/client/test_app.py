@@ -68,7 +68,10 @@ def test_the_roll_call_says_who_this_is_and_makes_the_requirement_ready(tmp_path
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        ({"protocol": 9}, rf"this client speaks protocol 3 \(fedappeal {fedappeal.__version__}\), the run 9$"),
+        (
+            {"protocol": 9},
+            rf"protocol {keys.PROTOCOL} \(fedappeal {fedappeal.__version__}\), the run 9$",
+        ),
         ({"fingerprint": "abc"}, "task and partition settings must be the same"),
     ],
 )

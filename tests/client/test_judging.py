@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from client.participant import Participant
+from client.learner import Sent
 from client.settings import NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of
@@ -22,7 +22,7 @@ from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split, with_held_out
 from fedappeal.trained.card import card_in
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
-from tests.node import RUN_KEY, Node, metrics_of
+from tests.node import RUN_KEY, Node, metrics_of, participant_of
 
 SETTINGS: dict[str, Scalar] = {
     **{"clients": 4, "model": "logistic", "solo.steps": 40, "solo.learning-rate": 0.5, "batch-size": 16},
@@ -72,7 +72,7 @@ def initial() -> dict[str, np.ndarray]:
 
 
 def test_the_solo_requirement_is_the_best_of_its_path_on_data_that_it_never_trains_on(tmp_path: Path) -> None:
-    one = Participant(CONFIG, NODE, DiskStore(tmp_path))
+    one = participant_of(CONFIG, NODE, DiskStore(tmp_path))
     requirement = one.begin_run("key", initial())
     data = with_held_out(TASK.load(2))
     assert data.held_out is not None
@@ -84,13 +84,13 @@ def test_the_solo_requirement_is_the_best_of_its_path_on_data_that_it_never_trai
         losses.append(loss_of(layer, data.held_out))
     assert requirement.rho == pytest.approx(min(losses), rel=1e-5)
     assert min(losses) < losses[-1]  # training on overfits here: the last model would be an easier question
-    assert Participant(CONFIG, NODE, DiskStore(tmp_path)).begin_run("key", initial()).rho == requirement.rho
+    assert participant_of(CONFIG, NODE, DiskStore(tmp_path)).begin_run("key", initial()).rho == requirement.rho
 
 
 def test_the_stored_requirement_says_by_what_it_was_measured(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     for judge_on in ("held-out", "train"):
-        Participant(with_settings(judge_on=judge_on), NODE, store).begin_run("key", initial())
+        participant_of(with_settings(judge_on=judge_on), NODE, store).begin_run("key", initial())
     assert len([name for name in store.names() if name.startswith("requirement-")]) == 2
 
 
@@ -101,7 +101,7 @@ def test_a_client_decides_and_reports_by_the_model_as_it_would_use_it(tmp_path: 
     data = with_held_out(TASK.load(2))
     assert data.held_out is not None
     assert metrics_of(content) == {keys.NUM_EXAMPLES: len(data.train)}
-    one = Participant(with_settings(adaptation_steps=steps), NODE, DiskStore(tmp_path))
+    one = participant_of(with_settings(adaptation_steps=steps), NODE, DiskStore(tmp_path))
     rho = one.requirement(RUN_KEY).rho
 
     layer = layer_of(initial())
@@ -126,11 +126,11 @@ def test_a_client_with_few_examples_judges_by_its_training_loss_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = with_settings(max_train_examples=19)
-    one = Participant(config, NODE, DiskStore(tmp_path))
+    one = participant_of(config, NODE, DiskStore(tmp_path))
     with caplog.at_level(logging.INFO, "fedappeal.client"):
         one.begin_run("key", initial())
     assert one.judged_split == keys.TRAIN_SPLIT
-    assert one.data.counts[0] == 19
+    assert one.learner.data.counts[0] == 19
     assert "19 training examples are fewer than 20" in caplog.text
 
 
@@ -139,7 +139,7 @@ def test_a_requirement_that_the_owner_fixed_earlier_gets_a_line(
 ) -> None:
     node = NodeSettings(partition_id=2, device="cpu", fixed_requirement=0.3)
     with caplog.at_level(logging.WARNING, "fedappeal.client"):
-        Participant(CONFIG, node, DiskStore(tmp_path)).begin_run("key", initial())
+        participant_of(CONFIG, node, DiskStore(tmp_path)).begin_run("key", initial())
     assert "fixed-requirement = 0.3 is compared with the loss on held-out data in this run" in caplog.text
 
 
@@ -159,11 +159,11 @@ def test_personalised_strategies_are_judged_by_what_they_make_of_the_model_that_
 ) -> None:
     node = Node(with_settings(strategy=strategy), tmp_path, partition_id=2)
     node("query")
-    one = Participant(with_settings(strategy=strategy), NODE, DiskStore(tmp_path))
+    one = participant_of(with_settings(strategy=strategy), NODE, DiskStore(tmp_path))
     use = one.use_of(one.strategy)
     assert use is not None
     arrays = initial()
-    used = one.trained(arrays, use.rule[0](use.rule[1]), use.training, 0, use.purpose)
+    used = one.trained(arrays, use)
     data = with_held_out(TASK.load(2))
     assert data.held_out is not None
     rho = one.requirement(RUN_KEY).rho
@@ -171,7 +171,7 @@ def test_personalised_strategies_are_judged_by_what_they_make_of_the_model_that_
     answer = metrics_of(node("evaluate", split="test", strategy=strategy))
     assert answer[keys.APPEALED_HELD_OUT] == int(loss_of(layer, data.held_out) < rho)
     assert answer[keys.APPEALED] == int(loss_of(layer, data.test) < rho)
-    assert one.judge(arrays, "m", keys.HELD_OUT_SPLIT, adaptation=use).loss == pytest.approx(
+    assert one.judge(arrays, Sent("m"), keys.HELD_OUT_SPLIT, use).loss == pytest.approx(
         loss_of(layer, data.held_out), rel=1e-5
     )
 
@@ -186,8 +186,8 @@ def test_dittos_stored_model_does_not_decide(tmp_path: Path) -> None:
         node("train", server_round=number, mandatory=1, strategy="ditto")  # its v_k is trained
     useless = layout.pack({name: np.full_like(array, 50.0) for name, array in initial().items()})
     useless_arrays = layout.unpack(useless)
-    one = Participant(config, NODE, DiskStore(tmp_path))
-    judged = one.judge(dict(useless_arrays), "u", keys.HELD_OUT_SPLIT, adaptation=one.use_of(one.strategy))
+    one = participant_of(config, NODE, DiskStore(tmp_path))
+    judged = one.judge(dict(useless_arrays), Sent("u"), keys.HELD_OUT_SPLIT, one.use_of(one.strategy))
     met = Requirement(0.5).met(judged)
     decision = metrics_of(node("train", useless, server_round=9, mandatory=0, strategy="ditto"))[keys.DECISION]
     assert decision == int(met)

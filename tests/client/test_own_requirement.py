@@ -17,6 +17,7 @@ from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of
+from client.training.task_learner import TaskLearners
 from fedappeal.cli.main import main
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
@@ -27,7 +28,7 @@ from server.build import check_settings
 from strategies import Hooks, RoundRecord
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
 from tests.grid import Handler, MemoryGrid, time_of
-from tests.node import Node, changed, run_config
+from tests.node import Node, changed, participant_of, run_config
 
 CONFIG = run_config(clients=3, model="logistic", solo__steps=5, local_steps=2, batch_size=16, min_clients=3)
 INITIAL = arrays_of(load_task(CONFIG.task_settings()).initial_model(0))
@@ -76,7 +77,7 @@ def test_nothing_is_trained_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_can_be_changed_and_taken_back(tmp_path: Path) -> None:
     def requires(**node: Scalar) -> float:
-        participant = Participant(CONFIG, NodeSettings.parse({"partition-id": 0, "device": "cpu", **node}), store)
+        participant = participant_of(CONFIG, NodeSettings.parse({"partition-id": 0, "device": "cpu", **node}), store)
         begun = participant.begin_run("k", INITIAL)
         assert participant.requirement("k").rho == begun.rho
         return begun.rho
@@ -89,7 +90,7 @@ def test_it_can_be_changed_and_taken_back(tmp_path: Path) -> None:
     assert requires() == solo
     # Without another roll call (the same node came back within the run), it holds at once.
     now = NodeSettings.parse({"partition-id": 0, "device": "cpu", "fixed-requirement": 0.125})
-    assert Participant(CONFIG, now, store).requirement("k").rho == 0.125
+    assert participant_of(CONFIG, now, store).requirement("k").rho == 0.125
 
 
 def test_the_storage_key_changes_with_it() -> None:
@@ -165,7 +166,7 @@ def federation(config: RunConfig, **node: Scalar) -> tuple[list[tuple[str, Recor
 
         return answer
 
-    app = client_app(Participants())
+    app = client_app(Participants(TaskLearners()))
 
     def volunteering(number: int) -> Handler:
         own: dict[str, Scalar] = {"partition-id": number, "device": "cpu", **node}

@@ -8,6 +8,7 @@ import torch
 from flwr.app import RecordDict
 
 from client.data.cache import pick_device
+from client.learner import Job, Sent
 from client.participant import Participant
 from client.settings import NodeSettings
 from client.state.memory import client_identity
@@ -15,6 +16,7 @@ from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of, evaluate
 from client.training.requests import Arithmetic, EvaluateRequest
 from client.training.sgd import SGD
+from client.training.task_learner import TaskLearners
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import Evaluation, Requirement
@@ -22,7 +24,7 @@ from fedappeal.protocol.keys import HELD_OUT_SPLIT, TEST_SPLIT, TRAIN_SPLIT, Dec
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.trained.card import card_in
-from tests.node import Node, changed, run_config
+from tests.node import Node, changed, participant_of, run_config
 
 CONFIG = run_config(clients=4, solo__steps=3, batch_size=16)
 NODE = NodeSettings(partition_id=1, device="cpu")
@@ -30,11 +32,11 @@ TRAINING = LocalTrainingSettings(learning_rate=0.1, batch_size=16, local_steps=5
 
 
 def participant(config: RunConfig = CONFIG, node: NodeSettings = NODE) -> Participant:
-    return Participant(config, node, ContextStore(RecordDict()))
+    return participant_of(config, node, ContextStore(RecordDict()))
 
 
 def train(one: Participant, arrays: Arrays, server_round: int) -> Arrays:
-    return one.trained(arrays, SGD(), TRAINING, server_round, "batches")
+    return one.trained(arrays, Job(SGD(), TRAINING, "batches", server_round))
 
 
 def same(one: Arrays, other: Arrays) -> bool:
@@ -75,7 +77,7 @@ def test_training_is_a_pure_function_of_client_and_round() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     one, other = participant(), participant()
-    initial = arrays_of(one.task.initial_model(0))
+    initial = arrays_of(one.learner.task.initial_model(0))
     kept = {k: v.copy() for k, v in initial.items()}
     first = train(one, initial, 3)
     train(one, first, 4)
@@ -96,41 +98,41 @@ def test_an_unknown_local_rule_is_named() -> None:
 
 def test_a_model_is_judged_without_dropout_on_the_split_that_is_asked_for() -> None:
     one = participant()
-    model = one.task.initial_model(3)
+    model = one.learner.task.initial_model(3)
     arrays = arrays_of(model)
-    for split, data in ((TRAIN_SPLIT, one.data.train), (TEST_SPLIT, one.data.test)):
-        found = one.judge(arrays, "m", split)
-        alone = evaluate(one.task, model, data)
+    for split, data in ((TRAIN_SPLIT, one.learner.data.train), (TEST_SPLIT, one.learner.data.test)):
+        found = one.judge(arrays, Sent("m"), split)
+        alone = evaluate(one.learner.task, model, data)
         assert (found.loss, found.score) == pytest.approx((alone.loss, alone.score))
         model.eval()
         logits = model(data.x)
         assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, data.y).item(), rel=1e-5)
-    again = one.judge(arrays, "m", TRAIN_SPLIT)
+    again = one.judge(arrays, Sent("m"), TRAIN_SPLIT)
     train(one, arrays, 1)
-    assert one.judge(arrays, "m", TRAIN_SPLIT) == again
+    assert one.judge(arrays, Sent("m"), TRAIN_SPLIT) == again
 
 
 def test_another_model_is_judged_anew() -> None:
     one = participant()
-    first, second = (arrays_of(one.task.initial_model(seed)) for seed in (0, 1))
-    found = [one.judge(a, n, TEST_SPLIT).loss for a, n in ((first, "1"), (second, "2"), (first, "1"))]
+    first, second = (arrays_of(one.learner.task.initial_model(seed)) for seed in (0, 1))
+    found = [one.judge(a, Sent(n), TEST_SPLIT).loss for a, n in ((first, "1"), (second, "2"), (first, "1"))]
     assert found[0] == found[2] != found[1]
 
 
 def test_tuning_trains_a_copy_before_the_judgement() -> None:
     one = participant()
-    arrays = arrays_of(one.task.initial_model(0))
-    as_sent, tuned = (one.judge(arrays, "m", TRAIN_SPLIT, steps) for steps in (0, 20))
+    arrays = arrays_of(one.learner.task.initial_model(0))
+    as_sent, tuned = (one.judge(arrays, Sent("m"), TRAIN_SPLIT, one.tuning(steps)) for steps in (0, 20))
     assert tuned.loss < as_sent.loss
-    assert one.judge(arrays, "m", TRAIN_SPLIT, 20) == tuned
-    assert participant().judge(arrays, "m", TRAIN_SPLIT, 20) == tuned
-    assert one.judge(arrays, "m", TRAIN_SPLIT, 0) == as_sent
+    assert one.judge(arrays, Sent("m"), TRAIN_SPLIT, one.tuning(20)) == tuned
+    assert participant().judge(arrays, Sent("m"), TRAIN_SPLIT, one.tuning(20)) == tuned
+    assert one.judge(arrays, Sent("m"), TRAIN_SPLIT, one.tuning(0)) == as_sent
 
 
 def test_an_owner_may_refuse_mandatory_rounds() -> None:
     def decide(one: Participant, loss: float, mandatory: bool) -> Decision:
         situation = Situation(evaluation=Evaluation(loss, 0.5), mandatory=mandatory)
-        return one.decide(situation, Requirement(0.5), "k", "")
+        return one.decide(situation, Requirement(0.5), "k", "").decision
 
     willing = participant()
     unwilling = participant(node=NodeSettings(partition_id=1, device="cpu", refuse_mandatory=True))
@@ -143,12 +145,12 @@ def test_an_owner_may_refuse_mandatory_rounds() -> None:
 
 
 def test_having_left_belongs_to_one_run_and_survives(tmp_path: Path) -> None:
-    one = Participant(CONFIG, NODE, DiskStore(tmp_path))
+    one = participant_of(CONFIG, NODE, DiskStore(tmp_path))
     one.memory("first").leave(3)
-    again = Participant(CONFIG, NODE, DiskStore(tmp_path))
+    again = participant_of(CONFIG, NODE, DiskStore(tmp_path))
     assert [again.memory("first").has_left(r) for r in (1, 3, 4, 9)] == [False, False, True, True]
     assert not again.memory("second").has_left(9)
-    again.begin_run("first", arrays_of(again.task.initial_model(0)))
+    again.begin_run("first", arrays_of(again.learner.task.initial_model(0)))
     assert again.memory("first").has_left(4)
 
 
@@ -183,16 +185,16 @@ def test_the_accuracy_of_the_preferred_model() -> None:
 
 def test_a_split_has_as_many_examples_as_it_holds() -> None:
     one = participant(changed(CONFIG, train_share=0.7, judge_on="held-out"))
-    assert one.data.held_out is not None
-    held = {split: one.count(split) for split in (TRAIN_SPLIT, TEST_SPLIT, HELD_OUT_SPLIT)}
+    assert one.learner.data.held_out is not None
+    held = {split: one.learner.examples(split) for split in (TRAIN_SPLIT, TEST_SPLIT, HELD_OUT_SPLIT)}
     assert held == {
-        TRAIN_SPLIT: len(one.data.train),
-        TEST_SPLIT: len(one.data.test),
-        HELD_OUT_SPLIT: len(one.data.held_out),
+        TRAIN_SPLIT: len(one.learner.data.train),
+        TEST_SPLIT: len(one.learner.data.test),
+        HELD_OUT_SPLIT: len(one.learner.data.held_out),
     }
     assert len(set(held.values())) == 3
     with pytest.raises(ConfigError, match="'all' is not allowed"):
-        one.count("all")
+        one.learner.examples("all")
 
 
 class Noted(Arithmetic):
@@ -210,9 +212,9 @@ class Noted(Arithmetic):
 @pytest.mark.parametrize(("share", "name"), [("all", "hash"), ("!*.bias", "")])
 def test_a_measurement_is_shared_where_all_of_the_model_travels(share: str, name: str) -> None:
     config, arithmetic = changed(CONFIG, model="mlp", share=share), Noted()
-    one = Participant(config, NODE, ContextStore(RecordDict()), arithmetic=arithmetic)
-    assert bool(one.parts.personal) == (share != "all")
-    one.judge(arrays_of(one.task.initial_model(0)), "hash", TRAIN_SPLIT)
+    one = participant_of(config, NODE, ContextStore(RecordDict()), TaskLearners(arithmetic))
+    assert bool(one.learner.parts.personal) == (share != "all")
+    one.judge(arrays_of(one.learner.task.initial_model(0)), Sent("hash"), TRAIN_SPLIT)
     assert arithmetic.shared == [name]
 
 
@@ -226,6 +228,5 @@ def test_only_a_round_that_does_not_meet_the_requirement_is_paid_for() -> None:
     one = participant(changed(CONFIG, goodwill=5))
     for number, loss in ((1, 0.4), (2, 0.9), (3, 0.4)):
         situation = Situation(server_round=number, evaluation=Evaluation(loss, 0.5), mandatory=True)
-        assert one.decide(situation, Requirement(0.5), "k", f"{number}") is Decision.JOINED
-        one.pay("k")
-    assert one.goodwill("k") == (1, 5)
+        decided = one.decide(situation, Requirement(0.5), "k", f"{number}")
+        assert decided == (Decision.JOINED, (2, "2") if number == 2 else None)

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from client.participant import Participant
 from client.requirement import Fixed, MetricReached, Solo, made, read_requirement, requirement_key, stored_requirement
 from client.settings import NodeSettings
 from client.state.store import DiskStore
@@ -23,18 +22,19 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import check_settings
-from tests.node import Node, changed, run_config
+from tests.node import Node, changed, participant_of, run_config
 
 CONFIG = run_config(clients=4, model="logistic", solo__steps=20, solo__learning_rate=0.2, batch_size=16)
 NODE = NodeSettings(partition_id=2, device="cpu")
 
 
 def test_the_solo_warm_up_is_plain_sgd_from_the_initial_model(tmp_path: Path) -> None:
-    volunteer = Participant(CONFIG, NODE, DiskStore(tmp_path))
-    initial = arrays_of(volunteer.task.initial_model(9))  # not the run's own: w_0 is what the roll call brought
+    volunteer = participant_of(CONFIG, NODE, DiskStore(tmp_path))
+    # Not the run's own: w_0 is what the roll call brought.
+    initial = arrays_of(volunteer.learner.task.initial_model(9))
     requirement = volunteer.begin_run("key", initial)
 
-    data = volunteer.data
+    data = volunteer.learner.data
     layer = nn.Linear(64, 10)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(initial["output.weight"]))
@@ -56,15 +56,15 @@ def test_the_solo_warm_up_is_plain_sgd_from_the_initial_model(tmp_path: Path) ->
 def test_a_requirement_is_computed_once_and_kept_by_a_new_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Participant(CONFIG, NODE, DiskStore(tmp_path))
-    initial = arrays_of(first.task.initial_model(0))
+    first = participant_of(CONFIG, NODE, DiskStore(tmp_path))
+    initial = arrays_of(first.learner.task.initial_model(0))
     requirement = first.begin_run("key", initial)
 
     def fail(*args: object) -> None:
         raise AssertionError("computed twice")
 
     monkeypatch.setattr(Solo, "make", fail)
-    again = Participant(CONFIG, NODE, DiskStore(tmp_path))
+    again = participant_of(CONFIG, NODE, DiskStore(tmp_path))
     for found in (first.requirement("key"), again.requirement("key"), again.begin_run("another-run", initial)):
         assert found.rho == requirement.rho
         assert found.solo_score == requirement.solo_score
@@ -72,17 +72,18 @@ def test_a_requirement_is_computed_once_and_kept_by_a_new_process(
 
 
 def test_without_a_roll_call_the_requirement_starts_from_the_tasks_model(tmp_path: Path) -> None:
-    one = Participant(CONFIG, NODE, DiskStore(tmp_path / "a"))
-    other = Participant(CONFIG, NODE, DiskStore(tmp_path / "b"))
-    assert one.requirement("").rho == other.begin_run("k", arrays_of(other.task.initial_model(CONFIG.seed))).rho
+    one = participant_of(CONFIG, NODE, DiskStore(tmp_path / "a"))
+    other = participant_of(CONFIG, NODE, DiskStore(tmp_path / "b"))
+    initial = arrays_of(other.learner.task.initial_model(CONFIG.seed))
+    assert one.requirement("").rho == other.begin_run("k", initial).rho
 
 
 def test_a_fixed_requirement_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arithmetic, "evaluate", None)
     monkeypatch.setattr(Arithmetic, "train", None)
     config = changed(CONFIG, requirement="fixed", fixed__loss=0.75)
-    volunteer = Participant(config, NODE, DiskStore(tmp_path))
-    requirement = volunteer.begin_run("k", arrays_of(volunteer.task.initial_model(0)))
+    volunteer = participant_of(config, NODE, DiskStore(tmp_path))
+    requirement = volunteer.begin_run("k", arrays_of(volunteer.learner.task.initial_model(0)))
     assert requirement.rho == 0.75
     assert requirement.solo == {}
 

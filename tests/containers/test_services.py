@@ -20,9 +20,9 @@ from client.process.heartbeat import Heartbeat
 from fedappeal.cli.client import client_app
 from fedappeal.cli.options import take_variables
 from fedappeal.containers.health import problem
-from fedappeal.containers.prepare import OWNED, close, hand_out, number, own, own_runs
+from fedappeal.containers.log import tell
+from fedappeal.containers.prepare import OWNED, change_owner, change_owner_of_runs, close, hand_out, number
 from fedappeal.containers.replica import ReplicaSlot, client_arguments
-from fedappeal.containers.told import tell
 from fedappeal.federation.certificates import write_certificates
 from fedappeal.settings.config import ConfigError
 
@@ -80,14 +80,14 @@ def test_a_folder_of_results_that_belongs_to_another_user_is_an_error_that_says_
         os.chown(tmp_path, 4242, 4243)
     owner = tmp_path.stat()
     with pytest.raises(ConfigError, match=f"belongs to user {owner.st_uid}; put UID={owner.st_uid} and GID="):
-        own_runs(tmp_path, owner.st_uid + 1, owner.st_gid)
-    own_runs(tmp_path, owner.st_uid, owner.st_gid)
+        change_owner_of_runs(tmp_path, owner.st_uid + 1, owner.st_gid)
+    change_owner_of_runs(tmp_path, owner.st_uid, owner.st_gid)
     assert tmp_path.stat() == owner
 
 
 def test_folders_that_are_owned_already_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "chown", lambda *arguments, **options: pytest.fail("chown"))
-    own([tmp_path], os.getuid(), os.getgid())
+    change_owner([tmp_path], os.getuid(), os.getgid())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
@@ -95,8 +95,8 @@ def test_what_docker_made_as_root_is_given_to_the_user(tmp_path: Path) -> None:
     (tmp_path / "volume" / "folder").mkdir(parents=True)
     (tmp_path / "volume" / "folder" / "file").touch()
     (tmp_path / "runs").mkdir()
-    own([tmp_path / "volume"], 1234, 1235)
-    own_runs(tmp_path / "runs", 1234, 1235)
+    change_owner([tmp_path / "volume"], 1234, 1235)
+    change_owner_of_runs(tmp_path / "runs", 1234, 1235)
     owners = {(p.stat().st_uid, p.stat().st_gid) for p in tmp_path.rglob("*")}
     assert owners == {(1234, 1235)}
 

@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 from subprocess import PIPE
 
-from fedappeal.containers.replica import claimed, taken_slots
+from fedappeal.containers.replica import claim_slot, taken_slots
 from tests.warm import WarmPopen
 
 REPLICA = """
 import sys, time
 from pathlib import Path
-from fedappeal.containers.replica import claimed
-with claimed(Path(sys.argv[1])) as slot:
+from fedappeal.containers.replica import claim_slot
+with claim_slot(Path(sys.argv[1])) as slot:
     print(slot.number, flush=True)
     time.sleep(60)
 """
@@ -52,14 +52,14 @@ def test_replicas_that_start_together_are_different_clients_without_gaps(tmp_pat
 
 
 def test_the_one_started_in_place_of_a_killed_one_is_the_same_client(tmp_path: Path) -> None:
-    with claimed(tmp_path) as first:
+    with claim_slot(tmp_path) as first:
         second = replica(tmp_path)
         assert (first.number, number(second)) == (0, 1)
-        with claimed(tmp_path) as third:
+        with claim_slot(tmp_path) as third:
             assert third.number == 2
             kill(second)
             assert numbers(tmp_path) == [0, 2]
-            with claimed(tmp_path) as again:
+            with claim_slot(tmp_path) as again:
                 assert again.number == 1
                 assert again.folder == tmp_path / "01"
                 assert numbers(tmp_path) == [0, 1, 2]
@@ -68,12 +68,12 @@ def test_the_one_started_in_place_of_a_killed_one_is_the_same_client(tmp_path: P
 
 def test_a_claim_ends_with_an_error_too(tmp_path: Path) -> None:
     try:
-        with claimed(tmp_path):
+        with claim_slot(tmp_path):
             raise RuntimeError("the client failed")
     except RuntimeError:
         pass
     assert numbers(tmp_path) == []
-    with claimed(tmp_path) as slot:
+    with claim_slot(tmp_path) as slot:
         assert slot.number == 0
 
 
@@ -83,7 +83,7 @@ def test_no_slot_is_held_where_no_replica_has_been(tmp_path: Path) -> None:
 
 
 def test_each_client_has_its_own_key_and_state(tmp_path: Path) -> None:
-    with claimed(tmp_path) as one, claimed(tmp_path) as two:
+    with claim_slot(tmp_path) as one, claim_slot(tmp_path) as two:
         assert one.key == tmp_path / "00" / "client.key"
         assert two.public_key == tmp_path / "01" / "client.pub"
         assert one.state != two.state

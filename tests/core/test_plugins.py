@@ -278,7 +278,8 @@ def test_what_is_no_name_is_not_looked_for(name: str) -> None:
 
 def test_a_name_in_our_packages_does_not_add_the_users_folder_to_the_search() -> None:
     before = list(sys.path)
-    assert "cannot be imported" in refused("client.nothing:Square", Allowed.of([]))
+    assert "cannot be imported" in refused("client.nothing:Square")
+    assert "holds none that a run may name" in refused("client.nothing:Square", Allowed.of([]))
     assert sys.path == before
 
 
@@ -290,3 +291,16 @@ def test_a_distribution_that_is_called_like_our_package_is_not_ours(
     monkeypatch.syspath_prepend(str(folder / "site"))
     assert SHAPES.package("square") == "client"
     assert "not allowed the package 'client'" in refused("square", Allowed.of([]))
+
+
+def test_a_package_that_is_in_the_current_folder_alone_needs_that_to_be_allowed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").touch()
+    monkeypatch.delenv(plugins.PLUGIN_PATH, raising=False)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    monkeypatch.chdir(tmp_path)
+    allowed = plugins.Allowed.of
+    assert allowed(["only_here"], by_call=True).missing("only_here") == [plugins.HERE]
+    assert allowed(["only_here", plugins.HERE], by_call=True).missing("only_here") == []
+    assert allowed(["only_here"]).missing("only_here") == []

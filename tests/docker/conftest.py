@@ -8,13 +8,29 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.docker.federation import IMAGE, ROOT, Federation, docker
+from tests.docker.turns import of_turn
 
 ASKED = os.environ.get("FEDAPPEAL_DOCKER_TESTS", "") == "1"
+TURN = os.environ.get("FEDAPPEAL_DOCKER_TURN", "")
+"""Number of the turn whose tests run; empty: all run."""
+CHANGED_SINCE = os.environ.get("FEDAPPEAL_CHANGED_SINCE", "HEAD~1")
+"""The commit before the change that is checked."""
+OTHERS = pytest.StashKey[list[str]]()
 RECOVERIES = pytest.StashKey[list[str]]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip where nobody asked for containers; where somebody did, a missing engine is a failure."""
+    if ASKED and TURN:
+        diff = ["git", "diff", "--name-only", CHANGED_SINCE, "HEAD"]
+        done = subprocess.run(diff, cwd=ROOT, capture_output=True, text=True)
+        # A clone of one commit alone does not say what changed: then it is everything.
+        changed = ["docker/"] if done.returncode else done.stdout.splitlines()
+        turn = set(of_turn([item.nodeid for item in items], changed, int(TURN)))
+        others = [item for item in items if item.nodeid not in turn]
+        config.hook.pytest_deselected(items=others)
+        config.stash[OTHERS] = [item.nodeid for item in others]
+        items[:] = [item for item in items if item.nodeid in turn]
     for item in items:
         if item.nodeid.startswith("tests/docker/"):
             item.add_marker(pytest.mark.docker)
@@ -24,7 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how long each recovery took."""
+    """Say which tests were not of this turn, and how long each recovery took."""
+    if others := config.stash.get(OTHERS, []):
+        terminalreporter.section(f"not of turn {TURN}")
+        for name in others:
+            terminalreporter.line(name)
     if lines := config.stash.get(RECOVERIES, []):
         terminalreporter.section("recovery")
         for line in lines:

@@ -2,12 +2,9 @@
 
 import json
 
-import pytest
-
 from tests.docker.federation import Federation, docker, wait_until
 
 
-@pytest.mark.core
 def test_containers_are_bounded_and_write_where_they_may_and_for_their_user_alone(federation: Federation) -> None:
     run = federation.run("confined", "--rounds", "1")
     run.finished()
@@ -24,7 +21,6 @@ def test_containers_are_bounded_and_write_where_they_may_and_for_their_user_alon
         assert docker("exec", container, "sh", "-c", f"find {own} -type f | head -n 1") != ""
 
 
-@pytest.mark.core
 def test_every_container_that_serves_is_healthy(federation: Federation) -> None:
     serving = [federation.container("superlink"), *federation.clients()]
     assert len(serving) == 5

@@ -36,7 +36,6 @@ def first_start(fresh: Federation) -> tuple[str, Run]:
     return up(fresh)
 
 
-@pytest.mark.core
 def test_a_fresh_start_makes_everything_and_runs_to_the_end(fresh: Federation, first_start: tuple[str, Run]) -> None:
     said, run = first_start
     assert "5 clients, 5 of them new" in said
@@ -75,7 +74,6 @@ def test_a_second_start_is_another_run_of_the_same_clients_and_more_over_http(
     assert len(Record(first.folder).history) == 3
 
 
-@pytest.mark.core
 def test_the_image_holds_what_runs_and_no_more(image: str) -> None:
     def inside(command: str, *options: str) -> str:
         return docker("run", "--rm", *options, image, "sh", "-c", command).strip()

@@ -5,7 +5,6 @@ import re
 import socket
 
 import httpx
-import pytest
 
 from tests.docker.federation import Federation, docker, wait_until
 
@@ -16,7 +15,6 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-@pytest.mark.core
 def test_the_page_shows_the_run_to_its_token_at_its_address_alone(federation: Federation) -> None:
     port = free_port()
     federation.environment["PAGE_PORT"] = str(port)

@@ -59,7 +59,7 @@ def addresses(federation: Federation, *networks: str) -> list[str]:
 REACH = """
 import socket, sys
 for host in sys.argv[1:]:
-    for port in (8000, 9092, 9099):
+    for port in (8000, 9092, 9093, 9099):
         with socket.socket() as probe:
             probe.settimeout(2.0)
             try:
@@ -70,19 +70,21 @@ for host in sys.argv[1:]:
 """
 
 
-def test_only_the_fleet_port_can_be_reached(federation: Federation) -> None:
+def test_only_the_fleet_ports_can_be_reached(federation: Federation) -> None:
     superlink = federation.container("superlink")
     everywhere = addresses(federation, f"{federation.project}_fleet", f"{federation.project}_control")
     # From a client's place in the network, by name and by every address that the SuperLink has.
     seen = docker("exec", federation.clients()[0], "python", "-c", REACH, "superlink", *everywhere)
-    assert "superlink 9092 open" in seen
-    assert [line for line in seen.splitlines() if line.endswith("open") and " 9092 " not in line] == []
+    opened = [line.split()[:2] for line in seen.splitlines() if line.endswith("open")]
+    assert [port for host, port in opened if host == "superlink"] == ["9092", "9093"]  # by gRPC and by HTTP
+    assert {port for _, port in opened} == {"9092", "9093"}
     # From a network of its own.
     outside = docker("run", "--rm", "--entrypoint", "python", IMAGE, "-c", REACH, *everywhere)
     assert "open" not in outside
-    # From the machine: one port is published, on loopback.
-    assert [line.split()[0] for line in docker("port", superlink).splitlines()] == ["9092/tcp"]
-    assert docker("port", superlink).split()[-1].startswith("127.0.0.1:")
+    # From the machine: these two are published, on loopback.
+    published = [line.split(" -> ") for line in docker("port", superlink).splitlines()]
+    assert sorted(port for port, _ in published) == ["9092/tcp", "9093/tcp"]
+    assert all(address.startswith("127.0.0.1:") for _, address in published)
     # And what listens is not there by accident: the operator's own service does reach it.
     listed = federation.compose("run", "--rm", "-T", "--no-deps", "federation", "federation", "list")
     assert "client-id" in listed

@@ -46,7 +46,6 @@ def test_a_killed_serverapp_costs_no_finished_round(
     same(run, undisturbed)
 
 
-@pytest.mark.core
 def test_a_killed_superlink_costs_no_finished_round(
     federation: Federation, undisturbed: Run, recovered: Callable[[str, float], None]
 ) -> None:

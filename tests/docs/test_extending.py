@@ -18,11 +18,14 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 from numpy.typing import NDArray
 
 from client.roster import Participants
+from client.training.task_learner import TaskLearners
+from fedappeal.core.algorithm import PersonalModels, Priority
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.plugins import Allowed
 from fedappeal.core.policy import Past, Situation
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.core.requirement import Evaluation
+from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.lines import MODEL
@@ -30,15 +33,18 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan, swept_plans, unused_lines
 from fedappeal.settings.config import ConfigError, RunConfig, plugin_settings
 from fedappeal.simulation.engine import choose_mode, simulate
-from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
+from fedappeal.simulation.in_process_grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import TASKS, load_task
-from server.build import chosen
+from server.build import run_plugins
+from strategies.rounds.algorithm import Influence, Survey
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.reply import Reply
 from strategies.rounds.round import Round, RoundRecord
+from strategies.rounds.strategy import rounds_of
 from tests import warm
 from tests.docs.pages import DOCS, plugins, write_plugins
+from tests.grid import MemoryGrid, Volunteer, run
 from tests.problems import local_problem
 
 TEXT = "".join((DOCS / page).read_text() for page in ("extending.md", "plugins.md"))
@@ -89,6 +95,27 @@ def round_from(before: ArrayRecord, *replies: tuple[ArrayRecord, float]) -> Roun
     return made
 
 
+def test_a_client_counts_by_the_root_of_its_examples(mine: Any) -> None:
+    # 9 and 4 examples count 3 to 2.
+    clients: dict[int, Any] = {10: Volunteer("a", local=5.0, examples=9), 11: Volunteer("b", local=10.0, examples=4)}
+    _, watch = run(mine("root").Root(), MemoryGrid(clients), 1)
+    assert watch.models == [[pytest.approx((3 * 5 + 2 * 10) / 5)]]
+
+
+def test_a_client_counts_by_the_loss_that_it_was_asked_for(mine: Any) -> None:
+    losses = {"a": 1.0, "b": 3.0, "c": -1.0}
+    clients: dict[int, Any] = {
+        10 + k: Volunteer(name, local=4.0 * k, evaluation={keys.LOSS: loss})
+        for k, (name, loss) in enumerate(losses.items())
+    }
+    strategy = mine("worse").Worse()
+    _, watch = run(strategy, MemoryGrid(clients), 1)
+    assert watch.models == [[pytest.approx((1 * 0 + 3 * 4) / 4)]]
+    assert watch.records[0].decisions == {"a": "joined", "b": "joined", "c": "failed"}
+    assert watch.records[0].failures == {"c": "it did not say its loss"}
+    assert strategy.survey.needed(strategy.settings)
+
+
 def test_fedyogi_takes_the_steps_of_the_paper(mine: Any) -> None:
     # beta1 = beta2 = 1/2, tau = 1, eta = 2. Round 1: the mean update is D = (1, 4), from examples 1 and 3.
     # m = D/2, v = (1, 1 + 16/2) = (1, 9), w = 2 m / (sqrt v + 1) = (1/2, 1).
@@ -104,9 +131,9 @@ def test_fedyogis_moments_are_in_the_checkpoint(mine: Any) -> None:
     make = mine("fedyogi").FedYogi
     one, other = make(), make()
     assert values(one.update(round_from(model(0), (model(1), 1)))) != [0.0]
-    other.restore(one.state())
+    rounds_of(other).restore(rounds_of(one).state())
     third = make()
-    third.restore(make().state())
+    rounds_of(third).restore(rounds_of(make()).state())
     again = (model(1.0), (model(3.0), 1.0))
     expected = values(one.update(round_from(*again)))
     assert values(other.update(round_from(*again))) == expected
@@ -281,7 +308,7 @@ def test_fedyogi_is_the_same_in_both_modes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("mine")
 def test_a_rule_without_a_batched_form_is_named(tmp_path: Path) -> None:
     config = RunConfig.parse({"strategy": "fedavg", "local-rule": "mine.sam:SAM"})
-    mode, why = choose_mode(chosen(config), Simulation(), load_task(config.task_settings()))
+    mode, why = choose_mode(run_plugins(config), Simulation(), load_task(config.task_settings()))
     assert mode == "sequential"
     assert "sam" in why
 
@@ -347,11 +374,11 @@ def test_a_client_that_does_not_allow_the_package_says_so_as_printed() -> None:
     run = RunConfig.parse({"strategy": "mine.fedyogi:FedYogi", "clients": 1}).as_config()
     context = Context(1, 2, {"partition-id": 0, "device": "cpu", "allow": ""}, RecordDict(), run)
     with pytest.raises(ConfigError) as refused:
-        Participants().of(context)
+        Participants(TaskLearners()).of(context)
     assert f"\n{refused.value}\n" in TEXT
 
 
-OBJECTS = re.compile(r"^\| of a `(\w+)` \|.*?\n\n", re.MULTILINE | re.DOTALL)
+OBJECTS = re.compile(r"^\| of an? `(\w+)` \|.*?\n\n", re.MULTILINE | re.DOTALL)
 """A table of an object's attributes."""
 
 
@@ -361,11 +388,12 @@ def test_the_tables_of_objects_have_all_that_an_author_sees() -> None:
         "Round": dir(Round(model(0), Members(), RoundRecord(1))),
         "Situation": dir(Situation()),
         "Reply": dir(reply),
+        **{part.__name__: list(vars(part)) for part in (Survey, Influence, PersonalModels, Priority)},
     }
     tables = {table[1]: table[0] for table in OBJECTS.finditer(REFERENCE)}
     for kind, names in seen.items():
         cells = re.findall(r"^\| (`.*?) \|", tables[kind], re.MULTILINE)
-        shown = {name for cell in cells for name in re.findall(r"`([a-z_]+)(?:\([a-z]*\))?`", cell)}
+        shown = {name for cell in cells for name in re.findall(r"`([a-z_]+)(?:\([a-z_, ]*\))?`", cell)}
         assert shown == {name for name in names if name[0] != "_"}
 
 

@@ -18,7 +18,8 @@ from fedappeal.settings.config import RunConfig
 from server.build import check_settings
 from strategies.rounds.exchange.exchange import content_size
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.replies import MOST_EXAMPLES, evaluate_messages, train_messages
+from strategies.rounds.exchange.messages import evaluate_messages, train_messages
+from strategies.rounds.exchange.replies import MOST_EXAMPLES
 from tests.docs.pages import DOCS, ROOT
 
 TEXT = (DOCS / "protocol.md").read_text()

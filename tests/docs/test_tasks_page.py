@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from client.data.columns import Columns, OwnDataError
 from client.data.own_data import check_own_data, load_own_data
+from client.data.refused import OwnDataError
+from fedappeal.data.columns import Columns
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import load_task

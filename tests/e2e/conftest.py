@@ -88,7 +88,7 @@ def marked(tmp_path: Path) -> Iterator[Marked]:
     processes = Marked(tmp_path / "flower-home")
     yield processes
     # Flower's executors notice within seconds that their parent is gone.
-    psutil.wait_procs(processes.alive(), timeout=10)
+    psutil.wait_procs(processes.alive(), timeout=30)
     left = processes.alive()
     each(left, psutil.Process.kill)
     assert not left, f"processes left behind: {left}"

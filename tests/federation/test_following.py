@@ -9,22 +9,22 @@ import pytest
 
 from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError, RunStatus
+from fedappeal.flower.control import ControlError, FlowerRunStatus
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 
 GONE = ControlError("the SuperLink at h:1 is not reachable: refused", unreachable=True)
-RUNNING = RunStatus("running", "", "")
+RUNNING = FlowerRunStatus("running", "", "")
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RunStatus | ControlError]]:
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FlowerRunStatus | ControlError]]:
     """What the SuperLink answers, one after another."""
-    given: list[RunStatus | ControlError] = []
+    given: list[FlowerRunStatus | ControlError] = []
 
-    def run_status(*_: object, **__: object) -> RunStatus:
+    def run_status(*_: object, **__: object) -> FlowerRunStatus:
         answer = given.pop(0)
         if isinstance(answer, ControlError):
             raise answer
@@ -42,15 +42,17 @@ def follow(**options: Any) -> tuple[str, list[str]]:
     return RemoteSuperLink("h:1").follow(7, said.append, **options), said
 
 
-def test_a_superlink_that_is_away_for_a_while_is_waited_for(answers: list[RunStatus | ControlError]) -> None:
-    answers += [RunStatus("pending", "", ""), RUNNING, RUNNING, GONE, GONE, RUNNING]
-    answers += [RunStatus("finished", "completed", "")]
+def test_a_superlink_that_is_away_for_a_while_is_waited_for(answers: list[FlowerRunStatus | ControlError]) -> None:
+    answers += [FlowerRunStatus("pending", "", ""), RUNNING, RUNNING, GONE, GONE, RUNNING]
+    answers += [FlowerRunStatus("finished", "completed", "")]
     failure, said = follow()
     assert not failure
     assert said == ["pending", "running", f"{GONE}; trying again", "running"]
 
 
-def test_one_that_stays_away_or_does_not_know_the_run_is_given_up(answers: list[RunStatus | ControlError]) -> None:
+def test_one_that_stays_away_or_does_not_know_the_run_is_given_up(
+    answers: list[FlowerRunStatus | ControlError],
+) -> None:
     answers += [RUNNING, GONE]
     with pytest.raises(ControlError, match="not reachable"):
         follow(patience=-1.0)
@@ -62,20 +64,20 @@ def test_one_that_stays_away_or_does_not_know_the_run_is_given_up(answers: list[
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (RunStatus("finished", "failed", "No heartbeat"), "the run failed: No heartbeat"),
-        (RunStatus("finished", "failed", ""), "the run failed: the SuperLink says no more"),
-        (RunStatus("finished", "stopped", "whatever"), "the run was stopped"),
+        (FlowerRunStatus("finished", "failed", "No heartbeat"), "the run failed: No heartbeat"),
+        (FlowerRunStatus("finished", "failed", ""), "the run failed: the SuperLink says no more"),
+        (FlowerRunStatus("finished", "stopped", "whatever"), "the run was stopped"),
     ],
 )
 def test_an_end_that_is_no_completion_has_a_reason(
-    answers: list[RunStatus | ControlError], status: RunStatus, reason: str
+    answers: list[FlowerRunStatus | ControlError], status: FlowerRunStatus, reason: str
 ) -> None:
     answers += [status]
     assert follow()[0] == reason
 
 
 def test_the_folder_says_more_than_flower_about_a_failure(
-    answers: list[RunStatus | ControlError], tmp_path: Path
+    answers: list[FlowerRunStatus | ControlError], tmp_path: Path
 ) -> None:
     seen: list[tuple[str, Any]] = []
     follower = WatchedRun(tmp_path, lambda kind, line: seen.append((kind, line.get("event", line.get("round")))))
@@ -92,7 +94,7 @@ def test_the_folder_says_more_than_flower_about_a_failure(
     follower.read()
     follower.read()
     assert seen == [("event", "round"), ("round", 1), ("event", "failed")]
-    answers += [RunStatus("finished", "failed", "ServerApp failed")]
+    answers += [FlowerRunStatus("finished", "failed", "ServerApp failed")]
     assert follow(follower=follower)[0] == "the run failed: no clients came"
 
 

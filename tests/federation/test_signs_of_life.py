@@ -7,15 +7,19 @@ import pytest
 
 from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError, RunStatus
+from fedappeal.flower.control import ControlError, FlowerRunStatus
 
 
 def test_an_answer_is_a_sign_of_life_and_silence_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(
-        [RunStatus("running", "", ""), ControlError("away", unreachable=True), RunStatus("finished", "completed", "")]
+        [
+            FlowerRunStatus("running", "", ""),
+            ControlError("away", unreachable=True),
+            FlowerRunStatus("finished", "completed", ""),
+        ]
     )
 
-    def status(*given: Any, **named: Any) -> RunStatus:
+    def status(*given: Any, **named: Any) -> FlowerRunStatus:
         answer = next(answers)
         if isinstance(answer, ControlError):
             raise answer

@@ -26,7 +26,7 @@ def test_a_plugins_settings_come_back_as_they_were_given() -> None:
     settings = {"strategy": "maxfl", "maxfl.server-lr": 0.5, "solo.steps": 5, "resume": False}
     fab = build_fab(settings)
     assert pyproject(fab)["tool"]["flwr"]["app"]["config"]["maxfl"] == {"server-lr": 0.5}
-    assert bundle.read(fab, {}) == bundle.RunSettings(settings, __version__)
+    assert bundle.read_bundle(fab, {}) == bundle.RunSettings(settings, __version__)
 
 
 def test_the_clientapp_of_stock_nodes_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from fedappeal.flower.grid.grid import inbox_of
 from fedappeal.flower.grid.http_inbox import HttpInbox
+from fedappeal.flower.grid.inbox import inbox_of
 from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Allowance

@@ -39,14 +39,14 @@ def test_it_names_its_apps() -> None:
 def test_a_dotted_key_is_a_table_in_the_bundle_and_comes_back_dotted() -> None:
     stored = pyproject(built())["tool"]["flwr"]["app"]["config"]
     assert stored == {"strategy": "maxfl", "lr": 0.1, "maxfl": {"server-lr": 0.5, "on": True}, "a": {"b": {"c": 3}}}
-    assert bundle.read(built(), {}) == bundle.RunSettings(CONFIG, "1.2.3")
+    assert bundle.read_bundle(built(), {}) == bundle.RunSettings(CONFIG, "1.2.3")
 
 
 def test_overrides_win_and_must_name_keys_that_the_bundle_has() -> None:
-    settings = bundle.read(built(), {"lr": 0.5, "maxfl.server-lr": 2.0})
+    settings = bundle.read_bundle(built(), {"lr": 0.5, "maxfl.server-lr": 2.0})
     assert settings.config == {**CONFIG, "lr": 0.5, "maxfl.server-lr": 2.0}
     with pytest.raises(ValueError, match=r"Key 'maxfl\.other' is not present"):
-        bundle.read(built(), {"maxfl.other": 1.0})
+        bundle.read_bundle(built(), {"maxfl.other": 1.0})
 
 
 def test_flowers_own_server_reads_the_same_settings(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_key_cannot_be_a_setting_and_a_table(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("content", [b"", b"not a zip"])
 def test_what_is_no_bundle_is_one_line(content: bytes) -> None:
     with pytest.raises(ValueError, match="the bundle cannot be read: "):
-        bundle.read(content, {})
+        bundle.read_bundle(content, {})
 
 
 def test_settings_are_scalars() -> None:
@@ -81,4 +81,4 @@ def test_settings_that_unpack_to_more_than_a_megabyte_are_not_read() -> None:
         archive.writestr("pyproject.toml", "#" * 2_000_000)
     assert len(packed.getvalue()) < 5000
     with pytest.raises(ValueError, match=r"its settings are 2000000 bytes: at most 1048576 are allowed"):
-        bundle.read(packed.getvalue(), {})
+        bundle.read_bundle(packed.getvalue(), {})

@@ -57,7 +57,7 @@ def fab(serverapp: str = "waiting_app:app") -> bytes:
     return bundle.build_fab({"seconds": 4.0, "strategy": "", "task": "", "out": ""}, serverapp=serverapp)
 
 
-def wait_for(api: control.Control, run_id: int, status: str) -> control.RunStatus:
+def wait_for(api: control.Control, run_id: int, status: str) -> control.FlowerRunStatus:
     deadline = time.monotonic() + 30
     while (found := api.run_status(run_id)).status != status:
         assert time.monotonic() < deadline, found
@@ -235,7 +235,7 @@ def test_an_error_is_unreachable_only_where_it_says_so() -> None:
     ],
 )
 def test_how_a_run_has_ended(status: str, sub_status: str, words: list[str]) -> None:
-    run = control.RunStatus(status, sub_status, "")
+    run = control.FlowerRunStatus(status, sub_status, "")
     assert [word for word in ("finished", "completed", "stopped") if getattr(run, word)] == words
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedappeal.flower import messages, privacy
 
@@ -32,8 +32,7 @@ def noisy(seed: int) -> np.ndarray:
     message = Message(RecordDict({"arrays": ArrayRecord({"w": Array(SENT[0])})}), 5, "train", ttl=60.0)
     messages.set_message_id(message, "m")
     reply = Message(RecordDict({"arrays": ArrayRecord({"w": Array(OWN[0])})}), reply_to=message)
-    mod = privacy.local_dp_mod(1.0, 1.0, 1.0, 1e-5, seed)
-    answer = mod(message, Context(7, 5, {}, RecordDict(), {}), lambda *_: reply)
+    answer = privacy.clip_and_noise(message, reply, 1.0, 1.0, 1.0, 1e-5, seed)
     values: np.ndarray = answer.content["arrays"]["w"].numpy()
     return values
 

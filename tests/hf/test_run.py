@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.data.columns import Columns
-from fedappeal.api.trained import predicted
+from fedappeal.api.trained import predict_table
 from fedappeal.cli.main import main
+from fedappeal.data.columns import Columns
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
@@ -124,11 +124,11 @@ def test_a_language_models_tied_layers_travel_once_and_are_tied_in_the_trained_m
     monkeypatch.setenv(DATA_DIR, str(data))
     opened = open_model(folder)
     model: Any = opened.model
-    found, unlabelled = predicted(opened, data / "texts.csv", Columns())
+    found, unlabelled = predict_table(opened, data / "texts.csv", Columns())
     assert (len(found.lines), unlabelled, set(found.metrics)) == (90, "", {"token-accuracy"})
-    for columns, line in ((Columns(("words",)), "has no column 'words'"), (Columns((), "label"), "have no labels")):
+    for columns, line in ((Columns(("words",)), "has no column words"), (Columns((), "label"), "have no labels")):
         with pytest.raises(ConfigError, match=f"^data = '{data}/texts.csv' is not allowed: .*{line}"):
-            predicted(opened, data / "texts.csv", columns)
+            predict_table(opened, data / "texts.csv", columns)
     x = opened.task.encoded(["word1 word2"])  # type: ignore[attr-defined]
     share, token = opened.task.forward(model, x)[0, 1].softmax(0).max(0)
     ((name, probability),) = opened.task.answers(opened.task.forward(model, x), x) or ()

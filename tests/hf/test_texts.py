@@ -44,15 +44,23 @@ def test_a_name_counts_before_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("t.txt", "text\nx\n", "not a table of texts"),
+        ("t.txt", "text\nx\n", "no table: .csv"),
         ("t.csv", "text,label\n", "it has no rows"),
-        ("t.csv", "text\nx\n", r"it has no column 'label' \(it has text\)"),
-        ("t.csv", "label,text\n0,x\n1\n", "row 2 has no 'text'"),
-        ("t.csv", 'text,label\n"  ",0\n', "row 1 has no text: '  '"),
-        ("t.csv", "text,label\nx,0\nx,2\n", "row 2 has the label '2': no, yes, or 0 to 1 are allowed"),
+        ("t.csv", "text\nx\n", r"it has no column label \(its header: text\)"),
+        ("t.csv", "label,text\n0,x\n1\n", r"row 2 \(line 3\) has 1 cells, the header 2"),
+        ("t.csv", "text,label\na, b,0\n", r"row 1 \(line 2\) has 3 cells, the header 2"),
+        ("t.csv", 'text,label\n"a,0\nb,1\n', "it is no CSV that can be read"),
+        ("t.csv", 'text,label\n"5" tv,0\nb,1\n', "it is no CSV that can be read"),
+        ("t.csv", "label,text,label\n0,x,1\n", "2 of its columns are called label"),
+        ("t.csv", 'text,label\n"  ",0\n', r"row 1 \(line 2\), column text: the cell is empty"),
+        (
+            "t.csv",
+            "text,label\nx,0\nx,2\n",
+            "row 2 \\(line 3\\), column label: label '2': 0 to 1, or no, yes are allowed",
+        ),
         ("t.jsonl", '{"text": "x", "label": 0}\n{"text"\n', "line 2 is not JSON"),
         ("t.jsonl", "[1]\n", "line 1 is not a JSON object"),
-        ("t.jsonl", '{"text": 3, "label": 0}\n', "row 1 has no text: 3"),
+        ("t.jsonl", '{"text": 3, "label": 0}\n', r"row 1 \(line 1\), column text: 3 is no text"),
         ("t.parquet", "no parquet", "it cannot be read"),
     ],
 )
@@ -69,3 +77,16 @@ def test_a_folder_of_several_splits_is_not_one_table(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it holds several splits: name one of train"):
         read_table(tmp_path / "folder", "text")
     assert list(read_table(tmp_path / "folder" / "train", "text").texts) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["folder", "t.parquet"])
+def test_the_names_of_a_saved_datasets_classes_count(tmp_path: Path, name: str) -> None:
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    kinds = Features({"text": Value("string"), "label": ClassLabel(names=["yes", "no"])})
+    saved = Dataset.from_dict({"text": ["bad", "good"], "label": [1, 0]}, kinds)
+    if name == "folder":
+        saved.save_to_disk(tmp_path / name)
+    else:
+        saved.to_parquet(str(tmp_path / name))
+    assert read_table(tmp_path / name, "text", "label", ("no", "yes")).labels.tolist() == [0, 1]

@@ -72,12 +72,12 @@ class KillPoint:
 
     def install(self) -> None:
         """Count from here on, for as long as this process and its forks live."""
-        serialize = safetensors.numpy.serialize_file
+        serialize, open_in = safetensors.numpy.serialize_file, os.open
         torn = _torn(self)
 
         def heard(event: str, arguments: tuple[Any, ...]) -> None:
             writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES
-            named = arguments[:1] if writes else arguments[:2] if event in _NAMES else ()
+            named = arguments[:1] if writes else _placed(event, arguments) if event in _NAMES else ()
             if any(self.holds(path) for path in named) and self.reached():
                 self.die()
 
@@ -85,6 +85,11 @@ class KillPoint:
             if "b" in mode and mode.strip("rb") and self.holds(file):
                 return torn(file, mode)
             return _OPEN(file, mode, *rest, **options)
+
+        def opened_in(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            if dir_fd is not None and flags & _WRITES and self.holds(_below(path, dir_fd)) and self.reached():
+                self.die()
+            return open_in(path, flags, mode, dir_fd=dir_fd)
 
         def serialized(arrays: Any, filename: Any, *rest: Any, **options: Any) -> Any:
             if self.holds(filename) and self.reached():
@@ -95,8 +100,21 @@ class KillPoint:
             return serialize(arrays, filename, *rest, **options)
 
         builtins.open = opened  # type: ignore[assignment]
+        os.open = opened_in  # the audit does not say in which folder
         safetensors.numpy.serialize_file = serialized
         sys.addaudithook(heard)
+
+
+def _placed(event: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the paths of an event, also of names in a folder that is open."""
+    if event in ("os.rename", "os.link"):
+        return tuple(map(_below, arguments[:2], arguments[2:4]))
+    return (_below(arguments[0], arguments[-1]),) if event == "os.remove" else arguments[:2]
+
+
+def _below(path: Any, folder: Any) -> Any:
+    """Return a path that begins at the folder of a number; -1 or None: at none."""
+    return path if folder in (-1, None) else os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
 
 
 def _torn(point: KillPoint) -> type[io.FileIO]:

@@ -68,30 +68,30 @@ class Strike:
             self._wrap()
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if (
-            event == "os.rename"
-            and str(arguments[1]).endswith("/checkpoint.safetensors")
-            and _is_second(arguments[1])
-        ):
+        if event != "os.rename" or Path(str(arguments[1])).name != "checkpoint.safetensors":
+            return
+        _, name, _, folder = arguments
+        path = Path(str(name)) if folder < 0 else Path(os.readlink(f"/proc/self/fd/{folder}"), str(name))
+        if _is_second(path):
             self.strike()
 
     def _wrap(self) -> None:
-        from flwr.clientapp import ClientApp
+        from client.app import Clients
 
-        answer = ClientApp.__call__
+        answer = Clients.__call__
 
-        def struck(app: ClientApp, message: Any, context: Any) -> Any:
+        def struck(clients: Clients, message: Any, context: Any) -> Any:
             kind = message.metadata.message_type.partition(".")[0]
             if kind == self.stage and (kind == "query" or message.metadata.group_id == "2"):
                 self.strike()
-            return answer(app, message, context)
+            return answer(clients, message, context)
 
-        ClientApp.__call__ = struck  # type: ignore[method-assign]
+        Clients.__call__ = struck  # type: ignore[method-assign]
 
 
-def _is_second(path: str) -> bool:
+def _is_second(path: Path) -> bool:
     """Whether a checkpoint that is about to get its name is that of round 2."""
-    return (Path(path).parent / "checkpoint-1.safetensors").exists()
+    return (path.parent / "checkpoint-1.safetensors").exists()
 
 
 def install_from(environment: Mapping[str, str]) -> None:

@@ -51,7 +51,7 @@ def test_one_weight_for_a_round_number(node: Node) -> None:
             node("train", None, told, mandatory=1, server_round=1)
     # A run that was killed and resumed repeats a round, to a client that may have been started again.
     again = node.restarted()
-    again._app, again.participants = node._app, node.participants
+    again.answer, again.participants = node.answer, node.participants
     assert again("train", mandatory=0, server_round=1)[keys.METRICS] is not None
     assert node("train", mandatory=1, server_round=1)[keys.ARRAYS] == first[keys.ARRAYS]
     assert keys.ARRAYS in node("train", moved(node.initial, 0.1), mandatory=1, server_round=2)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from client.app import client_app
+from client.app import Clients
 from client.fleet.activation import Identity, clock_measured, describe
 from client.process.serve import Event, _Client
 from client.process.shutdown import GracefulShutdown
 from client.roster import Participants
 from client.settings import Connection, NodeSettings
+from client.training.task_learner import TaskLearners
 from fedappeal.flower.node.fleet import WrongClock
 from fedappeal.system.clock import CLOCK, SteadyClock
 from strategies import FedAvg
@@ -116,5 +117,5 @@ def _in_this_process(attacked: Federation, state: Path, told: list[Event], shutd
     """The third client, beside two in processes of their own."""
     connection = Connection(superlink=attacked.superlink.fleet_address, insecure=True)
     node = NodeSettings(partition_id=2, num_partitions=3, state_dir=str(state), device="cpu", allow="")
-    app = client_app(Participants())
+    app = Clients(Participants(TaskLearners()))
     return _Client(node, connection, app, Identity.of(connection), 30.0, told.append, shutdown)

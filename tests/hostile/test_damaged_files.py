@@ -21,7 +21,7 @@ from client.state.memory import RunMemory
 from client.state.preferred import describe_preferred
 from client.state.store import DiskStore
 from fedappeal.cli.main import main
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.core.requirement import Requirement
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.folder import RunFolder, rounds_done
@@ -37,9 +37,9 @@ from server.checkpoints import (
     Checkpoint,
     checkpoint_files,
     damaged_initials,
-    flattened,
+    flatten_records,
     initial_files,
-    mended,
+    mend_files,
     newest_usable,
     settings_to_resume,
     write_checkpoint,
@@ -88,7 +88,7 @@ def test_each_byte_of_a_checkpoint_that_is_another_is_noticed(tmp_path: Path) ->
 
 def test_each_byte_of_a_client_record_that_is_another_is_noticed(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
-    store.write("requirement-1", Record({"rho": 0.5, "of": "loss", "solo-score": 0.25}, {"w": np.ones(2)}))
+    store.write("requirement-1", StoredRecord({"rho": 0.5, "of": "loss", "solo-score": 0.25}, {"w": np.ones(2)}))
     for where in flips(store.path("requirement-1"), PATTERNS):
         noticed(lambda: store.look("requirement-1"), where)
 
@@ -191,7 +191,7 @@ def test_the_one_before_is_used_and_named_and_the_damaged_one_is_kept(folder: Ru
     assert settings_to_resume(folder.path).rounds == 9
     assert newest.exists(), "asking changes nothing"
     with folder.alone():
-        found = mended(folder, said.append)
+        found = mend_files(folder, said.append)
     assert found.server_round == rounds_done(folder.path) == 5
     (line,) = said
     assert "its arrays do not match their checksum: the run continues after round 5, from 'checkpoint-5." in line
@@ -201,9 +201,9 @@ def test_the_one_before_is_used_and_named_and_the_damaged_one_is_kept(folder: Ru
         *("damaged", CHECKPOINT, f"{CHECKPOINT}.damaged", 5),
     )
     damage(newest, 20)
-    assert mended(folder, said.append).server_round == 4
+    assert mend_files(folder, said.append).server_round == 4
     assert (folder.path / f"{CHECKPOINT}.damaged-2").exists()
-    assert mended(folder, said.append).newer == {}
+    assert mend_files(folder, said.append).newer == {}
     assert len(said) == 2
 
 
@@ -213,7 +213,7 @@ def test_a_damaged_initial_model_has_a_copy_and_comes_back_with_the_next_checkpo
         damaged, said = damage(file, 20), list[str]()
         assert newest_usable(folder.path).server_round == 6
         with folder.alone():
-            found = mended(folder, said.append)
+            found = mend_files(folder, said.append)
         assert (found.server_round, found.newer) == (6, {})
         (line,) = said
         assert file.name in line
@@ -234,7 +234,7 @@ def test_a_checkpoint_that_holds_the_initial_model_itself_still_continues(folder
     for file in initial_files(folder.path, content_hash(ArrayRecord())):
         file.unlink()
     initial = ArrayRecord({"w": Array(np.ones(4, np.float32))})
-    arrays, records = flattened({"initial": initial, "model": checkpoint(6).arrays})
+    arrays, records = flatten_records({"initial": initial, "model": checkpoint(6).arrays})
     write_safetensors(folder.path / CHECKPOINT, arrays, {"round": 6, "records": records})
     found = newest_usable(folder.path)
     assert (found.server_round, found.newer) == (6, {})
@@ -325,7 +325,7 @@ def test_lines_that_cannot_be_used_are_left_out_and_named(
     with open(path, "ab") as out:
         out.write(text + b"\n")
     damaged, good = path.read_bytes(), path.read_bytes()[: -len(text) - 1]
-    assert mended(folder, said.append).server_round == 6
+    assert mend_files(folder, said.append).server_round == 6
     (line,) = said
     assert f"'{path}' is damaged ({reason}" in line
     assert path.with_name(f"{file}.damaged").read_bytes() == damaged
@@ -342,7 +342,7 @@ def test_each_byte_of_a_line_that_is_another_leaves_a_run_that_continues(folder:
     for position in range(0, len(content), 53):
         for byte in (b"\n", b"}", b"\xff", b"9"):
             path.write_bytes(content[:position] + byte + content[position + 1 :])
-            mended(folder, lambda line: None)
+            mend_files(folder, lambda line: None)
             folder.forget_after(6)
             assert {line["round"] for line in RunRecord(path.parent).lines(path.name)} >= set(range(1, 7)) - {
                 content[:position].count(b"\n") + 1,
@@ -353,7 +353,7 @@ def test_each_byte_of_a_line_that_is_another_leaves_a_run_that_continues(folder:
 def test_a_last_line_that_has_lost_its_end_is_whole(folder: RunFolder) -> None:
     path = folder.path / HISTORY
     path.write_bytes(path.read_bytes()[:-1])
-    assert mended(folder, pytest.fail).server_round == 6
+    assert mend_files(folder, pytest.fail).server_round == 6
     path.write_bytes(path.read_bytes() + b'{"round": 7, "as')
     folder.forget_after(6)
     assert [line["round"] for line in RunRecord(path.parent).lines(path.name)] == list(range(1, 6))
@@ -365,10 +365,10 @@ def test_a_last_line_that_has_lost_its_end_is_whole(folder: RunFolder) -> None:
 @pytest.fixture
 def state(tmp_path: Path) -> DiskStore:
     store = DiskStore(tmp_path / "state")
-    store.write("identity", Record({"client-id": "anna"}))
-    store.write("noise-key", Record({"key": "secret"}))
-    store.write("requirement-1", Record({"rho": 0.5, "of": "loss", "solo-score": 0.25}, {"w": np.ones(2)}))
-    store.write("preferred", Record({"which": "solo", "run-key": "k"}, {"w": np.ones(2)}))
+    store.write("identity", StoredRecord({"client-id": "anna"}))
+    store.write("noise-key", StoredRecord({"key": "secret"}))
+    store.write("requirement-1", StoredRecord({"rho": 0.5, "of": "loss", "solo-score": 0.25}, {"w": np.ones(2)}))
+    store.write("preferred", StoredRecord({"which": "solo", "run-key": "k"}, {"w": np.ones(2)}))
     RunMemory(store, "k").requirement = "requirement-1"
     RunMemory(store, "k").leave(4)
     Activity(store.folder).answered("k", {"strategy": "maxfl", "task": "digits"}, done="left")
@@ -449,7 +449,7 @@ def test_damaged_figures_are_begun_anew_and_kept(state: DiskStore) -> None:
 def test_only_the_owner_can_read_it(state: DiskStore) -> None:
     previous = os.umask(0o022)
     try:
-        state.write("run-new", Record({"requirement": "", "left-round": 0}))
+        state.write("run-new", StoredRecord({"requirement": "", "left-round": 0}))
         pause(state.folder)
     finally:
         os.umask(previous)

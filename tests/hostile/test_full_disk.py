@@ -13,22 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-import server.run
-from client.app import client_app
+import server.server_run
+from client.app import Clients
 from client.process.serve import Event, run_client
 from client.process.status import describe
 from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.state.memory import RunMemory
 from client.state.store import DiskStore
+from client.training.task_learner import TaskLearners
 from fedappeal.cli.main import main
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.record.lines import HISTORY, MODEL, append_lines
 from fedappeal.record.reader import Record as RunRecord
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.files import write_safetensors
 from fedappeal.system.locks import only_process
-from server.build import Chosen, chosen
+from server.build import Plugins, run_plugins
 from strategies import FedAvg
 from tests.grid import MemoryGrid, Volunteer, time_of
 
@@ -66,13 +67,13 @@ def fill(monkeypatch: pytest.MonkeyPatch, number: int) -> Disk:
 def federate(config: RunConfig) -> None:
     grid = MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={"accuracy": 0.5}) for k in range(2)})
     with time_of(grid):
-        server.run.run(grid, chosen(config))
+        server.server_run.run(grid, run_plugins(config))
 
 
 def test_a_disk_that_is_full_at_any_write_costs_no_finished_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Chosen, "build", lambda plugins: FedAvg())
+    monkeypatch.setattr(Plugins, "build", lambda plugins: FedAvg())
     initial = tmp_path / "initial.safetensors"
     write_safetensors(initial, {"w": np.zeros(3, np.float32)}, {})
     for number in range(1, 200):
@@ -125,7 +126,7 @@ def test_a_line_that_does_not_fit_leaves_no_part_of_it(tmp_path: Path) -> None:
 
 def test_a_record_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
-    store.write("run-k", Record({"requirement": "r", "left-round": 0}))
+    store.write("run-k", StoredRecord({"requirement": "r", "left-round": 0}))
     for room in (0, 10, store.path("run-k").stat().st_size - 1):
         with file_size(room), pytest.raises(OSError, match=r"too large|Error while"):
             RunMemory(store, "k").leave(3)
@@ -162,7 +163,9 @@ def start(state: Path) -> tuple[int, list[Event]]:
     told: list[Event] = []
     node = NodeSettings(partition_id=0, state_dir=str(state), client_id="anna", device="cpu", allow="")
     connection = Connection(superlink="127.0.0.1:1", insecure=True)
-    code = run_client(node, connection, client_app(Participants()), connect_timeout=0.1, on_event=told.append)
+    code = run_client(
+        node, connection, Clients(Participants(TaskLearners())), connect_timeout=0.1, on_event=told.append
+    )
     return code, told
 
 
@@ -173,7 +176,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     store = DiskStore(tmp_path / "state")
-    store.write("identity", Record({"client-id": "anna"}))
+    store.write("identity", StoredRecord({"client-id": "anna"}))
     RunMemory(store, "k").leave(4)
     return store.folder
 

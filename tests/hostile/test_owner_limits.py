@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
+from client.limits.answer_book import ANSWERS
 from client.limits.guard import Deadline, memory_held
 from client.limits.limits import LimitReached, Limits, write_limits
 from client.state.memory import RunMemory
@@ -150,7 +151,11 @@ def test_memory_is_looked_at_once_a_second() -> None:
 
 
 def test_a_client_that_holds_more_than_its_owner_allows_declines(tmp_path: Path) -> None:
-    refused(Node(CONFIG, tmp_path, limits="max-memory=1"), "query", "max-memory = 1 MB")
+    node = Node(CONFIG, tmp_path, limits="max-memory=40")
+    node("query")
+    held = bytearray(100 * MEGABYTE)
+    refused(node, "query", "max-memory = 40 MB")
+    assert len(held) == 100 * MEGABYTE
 
 
 def roll_calls(folder: Path, count: int, **limits: Scalar) -> None:
@@ -194,6 +199,13 @@ def test_a_days_runs_are_counted(tmp_path: Path) -> None:
     with pytest.raises(LimitReached, match="max-runs = 3 a day is reached"):
         roll_calls(tmp_path, 4, max_runs=3)
     assert DiskStore(tmp_path).read("run-run3") is None
+
+
+def test_limits_without_a_state_folder_are_kept_without_a_count(tmp_path: Path) -> None:
+    """As under a stock SuperNode; and a client whose limits count nothing keeps no count."""
+    refused(Node(CONFIG, limits="max-runs=1 max-steps=1000"), "train", "max-steps = 1000", **{"local-steps": 10**9})
+    Node(CONFIG, tmp_path, limits="max-steps=1000 max-runs=0 max-rounds=0 max-evaluations=0")("query")
+    assert not (tmp_path / ANSWERS).exists()
 
 
 def test_an_array_that_says_it_is_huge_is_refused(tmp_path: Path) -> None:

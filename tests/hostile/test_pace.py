@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Message
@@ -13,21 +14,26 @@ BEFORE_THE_DEADLINE = 3.0
 """Seconds; a busy machine takes one of them to send the answer."""
 
 
-def slow(attacker: Attacker, message: Message) -> Message | None:
+def slow(timers: list[threading.Timer], attacker: Attacker, message: Message) -> Message | None:
     if is_roll_call(message):
         return enrolled(message)
     answer = sat_out(message)
     if not is_train(message):
         return answer
     wait = message.metadata.created_at + message.metadata.ttl - BEFORE_THE_DEADLINE - time.time()
-    threading.Timer(max(0.0, wait), lambda: attacker.connection.reply(answer, 0.0)).start()
+    timers.append(threading.Timer(max(0.0, wait), attacker.connection.reply, (answer, 0.0)))
+    timers[-1].start()
     return None
 
 
 def test_one_that_is_slow_alone_is_soon_waited_for_less(tmp_path: Path) -> None:
     with federation(tmp_path, clients=4, rounds=5, round_timeout=TIMEOUT, evaluate_every=0) as attacked:
-        attacked.attack(slow)
+        timers: list[threading.Timer] = []
+        attacked.attack(partial(slow, timers))
         attacked.run()
+        for timer in timers:  # before the connection is closed
+            timer.cancel()
+            timer.join()
     seconds = [line["seconds"] for line in attacked.history]
     assert [line["joined"] for line in attacked.history] == [3] * 5
     assert seconds[0] > TIMEOUT - BEFORE_THE_DEADLINE - 1, "the attack works"

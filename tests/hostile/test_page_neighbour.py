@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from fedappeal.web.serving import PagePlace, ServedPage, served
+from fedappeal.web.serving import PagePlace, ServedPage, serve_page
 from tests.hostile.test_other_users import NOBODY
 from tests.web.pages import small_page
 
@@ -61,12 +61,15 @@ def stop(request: Request) -> Response:
 
 
 def test_idle_sockets_of_another_user_leave_the_owner_places() -> None:
-    with served(small_page(Route("/stop", stop, methods=["POST"])), PagePlace(0)) as page, neighbour(page, NOBODY):
+    with (
+        serve_page(small_page(Route("/stop", stop, methods=["POST"])), PagePlace(0)) as page,
+        neighbour(page, NOBODY),
+    ):
         assert asked(page) == [200] * 6
 
 
 def test_one_other_user_leaves_places_to_a_third() -> None:
-    with served(small_page(), PagePlace(0)) as page, neighbour(page, NOBODY):
+    with serve_page(small_page(), PagePlace(0)) as page, neighbour(page, NOBODY):
         third = [sys.executable, "-c", VISIT, page.url, str(NOBODY - 1)]
         visit = subprocess.run(third, capture_output=True, text=True, timeout=60)
         assert (visit.stdout, visit.stderr) == ("200\n", "")
@@ -94,7 +97,7 @@ while True:  # as a person does who reloads the page: on a loaded machine a conn
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say whose a socket is")
 def test_the_owners_own_sockets_are_bounded_too() -> None:
     with (
-        served(small_page(), PagePlace(0)) as page,
+        serve_page(small_page(), PagePlace(0)) as page,
         neighbour(page, os.geteuid()),
         pytest.raises(httpx.TransportError),
     ):

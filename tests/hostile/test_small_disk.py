@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from client.state.memory import RunMemory
+from client.state.store import DiskStore
+from fedappeal.protocol import keys
 from fedappeal.record.reader import Record
-from tests.soak.full_disk import disk
+from tests.node import RUN_KEY, Node, metrics_of, run_config
+from tests.soak.full_disk import PAGE, disk, make_room
 from tests.soak.kills import check_tidy, processes_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,3 +96,41 @@ def test_a_local_run_on_a_disk_that_another_program_fills(small: Path) -> None:
     history = Record(path).history
     assert [line["round"] for line in history] == list(range(1, rounds + 1))
     check_tidy(path)
+
+
+STATE = run_config(clients=4, solo__steps=2, local_steps=2, goodwill=3)
+
+
+def served(node: Node) -> tuple[list[str], int]:
+    """Ask a client for everything; return the errors that it had, and the rounds that it joined by goodwill."""
+    errors, joined = [], 0
+    for number in range(5):
+        model = {name: (5 + number) * np.ones_like(array) for name, array in node.initial.items()}
+        kind = "query" if number == 0 else "train" if number < 4 else "evaluate"
+        try:
+            answer = metrics_of(node(kind, model, server_round=number, mandatory=1, final=1))
+            joined += answer.get(keys.DECISION) == 1
+        except OSError as error:
+            errors.append(str(error))
+    return errors, joined
+
+
+def test_a_client_whose_state_alone_has_no_room_does_nothing_that_it_cannot_remember(
+    small: Path, tmp_path: Path
+) -> None:
+    failed, pages = set(), 0
+    errors = ["begin"]
+    while errors:
+        pages += 1
+        with disk(tmp_path / "state", str(pages * PAGE)):
+            state = tmp_path / "state"
+            errors, joined = served(Node(STATE, state))
+            assert all("No space left on device" in error for error in errors)
+            assert not [file for file in state.rglob("*") if ".tmp" in file.name]
+            assert RunMemory(DiskStore(state), RUN_KEY).goodwill_spent == joined
+            make_room(state)
+            assert served(Node(STATE, state)) == ([], 3), "with room it is as if nothing had been"
+            assert RunMemory(DiskStore(state), RUN_KEY).goodwill_spent == 3
+            assert not DiskStore(state).damaged()
+        failed.add(len(errors))
+    assert {0, 1, 4} <= failed, "disks that are full in the middle"

@@ -14,7 +14,7 @@ import pytest
 from client.fleet.connection import FleetConnection
 from client.settings import Connection
 from fedappeal.flower.node.fleet import NotConnected
-from fedappeal.flower.node.tls import split_address, unchecked
+from fedappeal.flower.node.tls import split_address, unverified_context
 from tests.federation.conftest import Federation
 
 SOCKETS = 200
@@ -54,7 +54,7 @@ def check_served(federation: Federation, address: str) -> None:
 def hello() -> bytes:
     """Return what a TLS client says first."""
     out = ssl.MemoryBIO()
-    secure = unchecked().wrap_bio(ssl.MemoryBIO(), out)
+    secure = unverified_context().wrap_bio(ssl.MemoryBIO(), out)
     with pytest.raises(ssl.SSLWantReadError):
         secure.do_handshake()
     return out.read()
@@ -88,7 +88,7 @@ def test_plaintext_and_garbage_at_a_port_with_tls_keep_no_client_out(federation:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 def test_an_old_tls_is_refused(federation: Federation, address: str, version: ssl.TLSVersion) -> None:
-    old = unchecked()
+    old = unverified_context()
     old.set_ciphers("ALL:@SECLEVEL=0")
     old.minimum_version = ssl.TLSVersion.TLSv1_2
     with socket.create_connection(split_address(address), 10) as raw, old.wrap_socket(raw) as secure:

@@ -7,9 +7,10 @@ import pytest
 from flwr.common.config import flatten_dict, fuse_dicts, get_project_config, parse_config_args
 
 from fedappeal.cli.listing import config_tables
+from fedappeal.core.algorithm import of_run, personal_of
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings, plugin_settings
-from server.build import check_settings, chosen
+from server.build import check_settings, run_plugins
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,15 +36,15 @@ def test_flower_overrides_a_plugins_setting_by_its_table() -> None:
     config = flower_run("maxfl.server-lr=0.5 rounds=3")
     assert config.section("maxfl") == {"server-lr": 0.5, "stabilizer": 0.001, "step-sizes": "set"}
     assert config.rounds == 3
-    assert check_settings(config).strategy.of_run(config).settings.server_lr == 0.5
+    assert of_run(check_settings(config).strategy, config).settings.server_lr == 0.5
     assert check_settings(flower_run("strategy='fedalign' fedalign.epsilon-schedule='step'"))
 
 
 def test_the_scalar_set_carries_what_flower_knows_no_key_for() -> None:
     config = flower_run("set='maxfl.tuning-steps=3 defect.leave-below=0.5'")
     assert config.section("maxfl")["tuning-steps"] == 3
-    assert check_settings(config).strategy.of_run(config).tuning_steps() == 3
-    assert "defect.leave-below is not used by this run" in chosen(config).unused_settings()
+    assert personal_of(of_run(check_settings(config).strategy, config)).tuning_steps() == 3
+    assert "defect.leave-below is not used by this run" in run_plugins(config).unused_settings()
     with pytest.raises(ValueError, match=r"mine\.lr"):
         flower_run("mine.lr=0.1")
 

@@ -22,7 +22,7 @@ from fedappeal.record.columns import (
     PERCENT,
     TABLE,
     Column,
-    described,
+    column_rows,
     shown_in,
 )
 from fedappeal.record.reader import Record
@@ -30,10 +30,10 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.comparison.measures import run_measures
 from fedappeal.views.comparison.result import compare_runs, read_runs
-from fedappeal.views.live.run_state import RunState
+from fedappeal.views.live.live_run import LiveRun
 from fedappeal.views.report.report import run_charts
 from fedappeal.views.terminal.view import RunView
-from fedappeal.views.tracking.following import numbers
+from fedappeal.views.tracking.tracker_threads import numbers
 from tests.views.comparison.recorded import a_run
 
 NEW = Column("jain_index", "Jain's index", "how alike the clients are served, 1: all alike")
@@ -61,7 +61,7 @@ def test_a_new_number_stands_on_the_terminal(run: Path) -> None:
 
 
 def test_a_new_number_stands_in_reports_and_on_the_live_page(run: Path) -> None:
-    state = RunState(run)
+    state = LiveRun(run)
     shown, _ = state.read()
     assert [line["jain_index"] for line in shown] == [0.625, 0.875]
     section = state.section()
@@ -107,7 +107,7 @@ def test_the_primary_metric_gives_its_columns_names_units_and_direction() -> Non
 def test_each_view_knows_its_columns_and_each_column_is_described_once() -> None:
     keys = [column.key for column in COLUMNS]
     assert len(set(keys)) == len(keys)
-    assert [row[0].replace("METRIC", "{metric}") for row in described()] == keys
+    assert [row[0].replace("METRIC", "{metric}") for row in column_rows()] == keys
     for view in (LINE, TABLE, PAGE, GAUGE, MEASURE, HEADLINE):
         assert all(column.unit != OF_METRIC for column in shown_in(view))
     assert len({measure.key for measure in run_measures()}) == len(run_measures())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedappeal.protocol.keys import is_client_id
-from fedappeal.record.decisions import TO, decisions_of, packed, unpacked
+from fedappeal.record.decisions import TO, decisions_of, pack_decisions, unpack_decisions
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import PARTICIPATION, append_lines
 from fedappeal.record.reader import Record, usable_lines
@@ -28,8 +28,8 @@ WORDS = st.sampled_from(["joined", "sat-out", "left", "failed", "surplus", "refu
 
 @given(decisions=st.dictionaries(IDS, WORDS))
 def test_what_is_packed_is_unpacked(decisions: dict[str, str]) -> None:
-    line = json.loads(json.dumps(packed(3, decisions)))
-    found = unpacked(line)
+    line = json.loads(json.dumps(pack_decisions(3, decisions)))
+    found = unpack_decisions(line)
     assert {each["client-id"]: each["decision"] for each in found} == decisions
     assert len(found) == len(decisions)
     assert all(each["round"] == 3 for each in found)
@@ -37,7 +37,7 @@ def test_what_is_packed_is_unpacked(decisions: dict[str, str]) -> None:
 
 def test_a_line_as_the_page_shows_it() -> None:
     decisions = {f"client-{k:04d}": "joined" for k in range(100)} | {"client-0099": "sat-out", "anna": "sat-out"}
-    line = packed(7, decisions)
+    line = pack_decisions(7, decisions)
     assert line == {
         "round": 7,
         "asked": ["anna", "client-0000:0099"],
@@ -48,7 +48,7 @@ def test_a_line_as_the_page_shows_it() -> None:
 
 
 def test_ranges_go_on_where_ids_become_longer() -> None:
-    assert packed(1, {f"client-{k:04d}": "joined" for k in range(10_100)})["asked"] == [
+    assert pack_decisions(1, {f"client-{k:04d}": "joined" for k in range(10_100)})["asked"] == [
         "client-0000:9999",
         "client-10000:10099",
     ]
@@ -57,7 +57,7 @@ def test_ranges_go_on_where_ids_become_longer() -> None:
 def test_a_decision_takes_little_more_than_a_byte_however_clients_decide() -> None:
     draws = np.random.default_rng(0).integers(0, 3, 10_000)
     words = ["joined", "sat-out", "left"]
-    text = json.dumps(packed(10_000, {f"client-{k:04d}": words[draw] for k, draw in enumerate(draws)}))
+    text = json.dumps(pack_decisions(10_000, {f"client-{k:04d}": words[draw] for k, draw in enumerate(draws)}))
     assert len(text) < 1.1 * 10_000
 
 
@@ -81,7 +81,7 @@ def test_a_decision_takes_little_more_than_a_byte_however_clients_decide() -> No
 )
 def test_a_damaged_line_is_put_aside_and_the_others_stay(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     file = tmp_path / PARTICIPATION
-    whole = packed(1, {"c-1": "joined", "c-2": "joined"})
+    whole = pack_decisions(1, {"c-1": "joined", "c-2": "joined"})
     append_lines(file, [whole, {**whole, "round": 2, **change}, {**whole, "round": 3}])
     with pytest.raises(ConfigError, match="line 2: .*" + reason):
         _ = Record(tmp_path).decisions
@@ -94,7 +94,7 @@ def test_a_damaged_line_is_put_aside_and_the_others_stay(tmp_path: Path, change:
 
 def test_a_run_of_an_earlier_version_is_read_as_well(tmp_path: Path) -> None:
     old = {"round": 1, "client-id": "a", "decision": "joined"}
-    append_lines(tmp_path / PARTICIPATION, [old, packed(2, {"a": "left"})])
+    append_lines(tmp_path / PARTICIPATION, [old, pack_decisions(2, {"a": "left"})])
     assert Record(tmp_path).decisions == [old, {"round": 2, "client-id": "a", "decision": "left"}]
     assert list(RunFolder(tmp_path, "").mend()) == []
     assert decisions_of(Record(tmp_path).participation, 1) == {"a": "joined"}
@@ -102,7 +102,7 @@ def test_a_run_of_an_earlier_version_is_read_as_well(tmp_path: Path) -> None:
 
 def test_a_line_whose_keys_are_damaged_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     for key, reason in (("round", "it has no 'round'"), ("legend", "it has no 'client-id'")):
-        line = packed(1, {"c-1": "joined"})
+        line = pack_decisions(1, {"c-1": "joined"})
         line[key[:-1]] = line.pop(key)
         file = tmp_path / key / PARTICIPATION
         file.parent.mkdir()

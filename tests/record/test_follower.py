@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedappeal.record import follower
-from fedappeal.record.decisions import decisions_of, packed
+from fedappeal.record.decisions import decisions_of, pack_decisions
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.follower import MOST_WAITS, Follower, News, Tail
 from fedappeal.record.lines import HISTORY, PARTICIPATION, parsed_line
@@ -48,7 +48,7 @@ def a_run(path: Path, rounds: int) -> RunFolder:
 
 def a_round(folder: RunFolder, number: int) -> None:
     folder.event("round", round=number)
-    folder.append(PARTICIPATION, packed(number, {"a": "joined"}))
+    folder.append(PARTICIPATION, pack_decisions(number, {"a": "joined"}))
     folder.append(HISTORY, {"round": number, "joined": 1})
 
 
@@ -114,7 +114,7 @@ def test_a_round_and_its_decisions_come_together(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run", 1)
     follow = Follower(folder.path, decisions=True)
     follow.read()
-    folder.append(PARTICIPATION, packed(2, {"a": "left"}))
+    folder.append(PARTICIPATION, pack_decisions(2, {"a": "left"}))
     assert is_nothing(follow.read())
     folder.append(HISTORY, {"round": 2})
     assert decisions_of(follow.read().decisions, 2) == {"a": "left"}

@@ -9,7 +9,7 @@ import pytest
 
 from fedappeal.record import lines
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.lines import append_lines, rewrite, sealed, written_lines
+from fedappeal.record.lines import append_lines, rewrite, seal_lines, written_lines
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 
@@ -129,7 +129,7 @@ def test_numbers_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None
     assert [line.body for line in written_lines(path)] == [
         b'{"round": 1, "loss": [null, 0.5, null], "more": {"a": [null, "NaN"]}}'
     ]
-    rewrite(path, sealed([{"round": 1, "loss": math.nan}]))
+    rewrite(path, seal_lines([{"round": 1, "loss": math.nan}]))
     assert [line.body for line in written_lines(path)] == [b'{"round": 1, "loss": null}']
 
 

@@ -14,7 +14,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_values
 from fedappeal.system.locks import only_process
-from server.build import chosen
+from server.build import run_plugins
 from server.checkpoints import settings_to_resume
 from tests.node import changed, run_config
 
@@ -24,7 +24,7 @@ SETTINGS = RunConfig(rounds=3, seed=4)
 def test_a_new_folder_records_settings_versions_and_a_key(tmp_path: Path) -> None:
     folder = RunPlan.of(SETTINGS, tmp_path / "deep" / "run").folder({})
     record = Record(folder.path).config
-    assert RunConfig.parse(record["settings"]) == RunConfig.parse(chosen(SETTINGS).all_settings())
+    assert RunConfig.parse(record["settings"]) == RunConfig.parse(run_plugins(SETTINGS).all_settings())
     assert {key: value for key, value in record["settings"].items() if "." not in key} == SETTINGS.as_config()
     assert record["run-key"] == folder.run_key
     assert {"fedappeal", "flwr", "torch", "numpy", "python"} <= set(record["versions"])
@@ -46,7 +46,7 @@ def test_it_holds_every_setting_of_the_plug_ins_that_the_run_uses(tmp_path: Path
     }
     # What it records starts the same run again, also where another default holds by then.
     again = RunConfig.parse(settings)
-    assert RunConfig.parse(chosen(again).all_settings()) == again
+    assert RunConfig.parse(run_plugins(again).all_settings()) == again
     assert changed(again, out="elsewhere").section("pfedme") == again.section("pfedme")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.reproductions import bounds
+from fedappeal.reproductions import bounds, load_experiment
 from fedappeal.studies.experiment import Arm, Experiment, Results, RunResult
 from fedappeal.views.comparison.measures import save
 from tests.studies.small import holds
@@ -19,15 +19,14 @@ def test_a_run_by_hand() -> None:
 
 
 def test_a_bound_holds_everywhere_or_not_at_all() -> None:
-    claim = bounds.below(ARM, "below")
+    claim = next(claim for claim in load_experiment("adagd-theorem1").claims if "at most 4 epsilon" in claim.text)
     for measured, expected in (([0.1, 0.2], True), ([0.3, 0.01], False)):
         line = bounds.comparison([1, 2], measured, [0.2, 0.2])
         assert holds(claim, lambda arm, key, line=line: line[key]) == expected
 
 
 def test_the_picture(tmp_path: Path) -> None:
-    columns = bounds.columns("loss")
-    experiment = Experiment("x", "x", "x", (ARM,), measures=columns)
+    experiment = Experiment("x", "x", "x", (ARM,))
     runs = tuple(
         RunResult(ARM, n, {}, [bounds.comparison([10, 20, 40], [3, 2, 1], [9, 8, 7])], tmp_path) for n in range(2)
     )

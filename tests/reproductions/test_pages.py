@@ -7,7 +7,7 @@ import pytest
 
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.reproductions.pages import with_list
-from fedappeal.studies.page import MOST_WORDS, page_of
+from fedappeal.studies.experiment_page import MOST_WORDS, page_of
 from fedappeal.studies.record import read_record
 from fedappeal.views.comparison.measures import save
 

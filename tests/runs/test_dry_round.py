@@ -12,25 +12,26 @@ import pandas
 import pytest
 from flwr.app import ArrayRecord
 
-from fedappeal.cli.onlookers import CommandOnlookers
-from fedappeal.cli.own import check_own
+from fedappeal.cli.check_plugin import check_own
+from fedappeal.cli.command_observers import CommandObservers
 from fedappeal.cli.start import start_simulations
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.runs.checks import check_learns_here
 from fedappeal.runs.dry_round import CONDITIONS
 from fedappeal.runs.launch.in_process import InProcess
-from fedappeal.runs.launch.onlookers import RunEnded
+from fedappeal.runs.launch.observers import RunUnfinished
 from fedappeal.runs.launch.superlink import Submission
 from fedappeal.runs.plan import deployed_plan, swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
 from fedappeal.tasks.fit import check_fit
-from server.build import chosen
+from server.build import run_plugins
 from server.recorder import Recorder
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Hooks, RoundRecord
+from strategies.rounds.strategy import rounds_of
 from tests.runs.mistakes import HEAD, MISTAKES
 
 NUMBERS = itertools.count()
@@ -144,7 +145,7 @@ def test_an_internal_fault_keeps_its_traceback(tmp_path: Path, monkeypatch: pyte
     (plan,) = swept_plans({"strategy": "fedavg", "clients": 2, "rounds": 2}, out=str(tmp_path / "out"))
     monkeypatch.setattr("fedappeal.runs.launch.in_process.simulate_plan", scope["simulate_plan"])
     with pytest.raises(KeyError):
-        InProcess(Simulation()).launch([plan], CommandOnlookers())
+        InProcess(Simulation()).launch([plan], CommandObservers())
 
 
 def test_a_run_that_names_it_is_refused_before_it_has_a_folder(mine: Path, tmp_path: Path) -> None:
@@ -172,8 +173,8 @@ def test_what_fails_after_the_dry_run_is_one_line_too(mine: Path, tmp_path: Path
     write(mine, code)
     settings = {"task": f"{mine.stem}:X", "strategy": "fedavg", "clients": 4, "rounds": 2}
     (plan,) = swept_plans(settings, out=str(tmp_path / "out"))
-    with pytest.raises(RunEnded, match=rf"^AssertionError: no such client \({mine.name}:19\)$"):
-        InProcess(Simulation()).launch([plan], CommandOnlookers())
+    with pytest.raises(RunUnfinished, match=rf"^AssertionError: no such client \({mine.name}:19\)$"):
+        InProcess(Simulation()).launch([plan], CommandObservers())
 
 
 def test_a_submission_tries_it_on_a_toy_task(mine: Path) -> None:
@@ -242,10 +243,10 @@ def test_a_deployed_run_ends_where_its_plugin_fails_on_all_that_were_asked(
 ) -> None:
     write(mine, "class X(FedAvg): ...")
     plan = deployed_plan({"strategy": f"{mine.stem}:X", "clients": of, "rounds": 6, "out": str(tmp_path / "out")})
-    strategy = plan.plugins.build()
+    rounds = rounds_of(plan.plugins.build())
     for k in range(of):
-        strategy.members.enrol(Member(f"c{k}", 10 + k))
-    recorder = Recorder(plan.folder({}), strategy, ArrayRecord(), 6, plan.plugins, Hooks(), durable=True)
+        rounds.members.enrol(Member(f"c{k}", 10 + k))
+    recorder = Recorder(plan.folder({}), rounds, ArrayRecord(), 6, plan.plugins, Hooks(), durable=True)
     record = RoundRecord(1, {f"c{k}": "failed" for k in range(asked)}, {f"c{k}": reason for k in range(asked)})
     with pytest.raises(ConfigError, match="every client failed in round 1: Assert") if ends else nullcontext():
         recorder.on_round_end(record, ArrayRecord())
@@ -255,15 +256,14 @@ def together(strategy: str) -> dict[str, object]:
     """All conditions of conformance that a strategy bears, in one: of three clients one leaves and one returns."""
     _, sample, _, _, evaluating, bounds = CONDITIONS
     config = RunConfig.parse({"strategy": strategy})
-    kind = chosen(config).strategy
-    bounded = not kind.unbounded and not kind.bounds_lack(config, chosen(config).settings_of(kind))
+    kind = run_plugins(config).strategy
+    bounded = not kind.unbounded and not kind.influence.lack(config, run_plugins(config).settings_of(kind))
     more = {**({} if kind.needs_everybody else sample), **evaluating, **(bounds if bounded else {})}
     return {**more, "participation": "always+once+bernoulli"}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.built_in)
 def test_our_strategies_conform(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its model has no dropout, where none is named: each form draws its own."""
     if strategy != "maxfl":  # which shows that one stands each condition alone
         monkeypatch.setattr("fedappeal.runs.dry_round.CONDITIONS", [together(strategy)])
     assert "conforms" in check_own(strategy, {"clients": 4}, conformance=True)

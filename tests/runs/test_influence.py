@@ -5,7 +5,7 @@ import pytest
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.runs.plan import check_bounded, deployed_plan, influence_line
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from server.build import chosen
+from server.build import run_plugins
 from tests.views.terminal.test_view import printed
 
 
@@ -14,11 +14,11 @@ def test_submit_bounds_influence_unless_told_otherwise() -> None:
     assert plan.config.influence == "bounded"
     assert plan.note == ""
     assert influence_line(plan.plugins) == (
-        "influence: bounded (an update counts as the clients' median at most, as does a weight above 3 medians; "
-        "one against the common direction, or above 4 medians, for nothing)"
+        "influence: bounded (an update, also times its weight, counts as the clients' median at most, as does a "
+        "weight above 3 medians; one against the common direction, or above 4 medians, for nothing)"
     )
     assert deployed_plan({"influence": "off"}).config.influence == "off"
-    assert influence_line(chosen(RunConfig())) == ""
+    assert influence_line(run_plugins(RunConfig())) == ""
 
 
 def test_what_cannot_be_bounded_is_said_and_refused_only_where_it_was_asked_for() -> None:
@@ -48,7 +48,7 @@ def test_every_other_strategy_can_be_bounded() -> None:
 
 
 def test_a_column_says_how_many_were_cut() -> None:
-    lines = printed(influence="bounded", strategy="fedavg")
+    lines = printed(columns=200, influence="bounded", strategy="fedavg")
     assert lines[1].startswith("influence: bounded (")
     assert " left bounded GM-Appeal" in lines[4]
     assert "bounded" not in "".join(printed(strategy="fedavg"))
@@ -57,4 +57,4 @@ def test_a_column_says_how_many_were_cut() -> None:
 def test_a_heading_says_where_there_are_too_few_clients_to_compare() -> None:
     for unseen in (0, 1):
         config = RunConfig(influence="bounded", clients=2, unseen_clients=unseen)
-        assert "no effect on fewer than 3 clients" in influence_line(chosen(config))
+        assert "no effect on fewer than 3 clients" in influence_line(run_plugins(config))

@@ -16,9 +16,10 @@ from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import (
     check_names,
     check_settings,
-    chosen,
+    run_plugins,
 )
 from strategies import FedAvg
+from strategies.rounds.strategy import shared_of
 from tests.node import changed, run_config
 
 STRATEGIES = list(REGISTRY.built_in)
@@ -117,7 +118,7 @@ def test_an_unknown_strategy_is_one_line_that_names_all(name: str, hint: str) ->
     line = f"strategy = '{name}' is not allowed: {', '.join(STRATEGIES)}, or package.module:Name of your own{hint}"
     assert refusal(name) == line
     with pytest.raises(ConfigError) as error:
-        chosen(RunConfig(strategy=name))
+        run_plugins(RunConfig(strategy=name))
     assert str(error.value) == line
     with pytest.raises(ConfigError) as error:
         check_settings(RunConfig(strategy=name)).build()
@@ -171,14 +172,14 @@ def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
             **some,
         )
     ).build()
-    shared = built.shared
+    shared = shared_of(built)
     assert shared.clients_per_round == some.get("clients_per_round")
     mandatory = 0 if name in ("fedalign", "adagd", "maxfl-adagd") else 2  # whose clients do not read it
     assert (shared.min_clients, shared.expected_clients, shared.mandatory_rounds) == (1, 7, mandatory)
     assert (shared.evaluate_every, shared.start_after) == (4, 3.0)
     assert (shared.start_timeout, shared.round_timeout, shared.seed) == (20.0, 7.0, 8)
     assert (shared.measure_leavers, shared.ask_on, shared.on_empty_round) == (False, False, "keep")
-    assert built.finished == ""
+    assert built.name == name
 
 
 # -- mandatory rounds, by what the run's policies say of themselves --------------------------------------
@@ -229,15 +230,15 @@ def test_mandatory_rounds_are_asked_for_only_where_clients_heed_them(
 ) -> None:
     """`mandatory` in the history would else say what bound no client."""
     config = RunConfig(strategy=strategy, participation=participation, rounds=20, mandatory_rounds=2)
-    assert chosen(config).knows_mandatory is heeded
-    shared = check_settings(config).build().shared
+    assert run_plugins(config).knows_mandatory is heeded
+    shared = check_settings(config).shared()
     assert (shared.mandatory_rounds, shared.on_empty_round) == ((2, "ask-all") if heeded else (0, "keep"))
 
 
 def test_how_many_rounds_are_mandatory_where_the_run_does_not_say() -> None:
-    assert check_settings(RunConfig(strategy="maxfl")).build().shared.mandatory_rounds == "auto"
-    assert check_settings(RunConfig(strategy="maxfl", mandatory_rounds=-1)).build().shared.mandatory_rounds is None
-    assert check_settings(RunConfig(strategy="fedalign")).build().shared.mandatory_rounds == 0
+    assert check_settings(RunConfig(strategy="maxfl")).shared().mandatory_rounds == "auto"
+    assert check_settings(RunConfig(strategy="maxfl", mandatory_rounds=-1)).shared().mandatory_rounds is None
+    assert check_settings(RunConfig(strategy="fedalign")).shared().mandatory_rounds == 0
 
 
 # -- settings of plug-ins --------------------------------------------------------------------------------
@@ -275,17 +276,20 @@ def test_settings_that_the_run_does_not_use_are_accepted_and_named() -> None:
         {"maxfl.server-lr": 0.5, "fixed.loss": 2.0, "defect.leave-below": 0.1, "synth.alpha": 1.0}
     )
     check_settings(config)
-    assert chosen(config).unused_settings() == [
+    assert run_plugins(config).unused_settings() == [
         f"{key} is not used by this run" for key in ("defect.leave-below", "fixed.loss", "synth.alpha")
     ]
-    assert chosen(changed(config, requirement="fixed", participation="defect", task="synth")).unused_settings() == []
+    assert (
+        run_plugins(changed(config, requirement="fixed", participation="defect", task="synth")).unused_settings()
+        == []
+    )
     own = RunConfig.parse({"participation": HEEDS, "heeds.patience": 5})
     check_settings(own)
-    assert chosen(own).unused_settings() == []
+    assert run_plugins(own).unused_settings() == []
 
 
 def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> None:
-    found = chosen(run_config(participation=f"defect=0.5,{HEEDS}=0.5", maxfl__server_lr=0.5)).all_settings()
+    found = run_plugins(run_config(participation=f"defect=0.5,{HEEDS}=0.5", maxfl__server_lr=0.5)).all_settings()
     own = {key: value for key, value in found.items() if "." in key}
     assert own == {
         "maxfl.server-lr": 0.5,
@@ -299,9 +303,9 @@ def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> N
         participation=f"defect=0.5,{HEEDS}=0.5"
     ).as_config()
     # A local rule's stand under its strategy's name, once; a task's under its own.
-    prox = chosen(run_config(strategy="fedavg", local_rule="prox")).all_settings()
+    prox = run_plugins(run_config(strategy="fedavg", local_rule="prox")).all_settings()
     assert prox["fedprox.proximal-mu"] == 0.01
-    synth = chosen(run_config(task="synth", synth__alpha=0.5)).all_settings()
+    synth = run_plugins(run_config(task="synth", synth__alpha=0.5)).all_settings()
     assert {key: value for key, value in synth.items() if key.startswith("synth.")} == {
         "synth.alpha": 0.5,
         "synth.beta": 1.0,
@@ -311,7 +315,7 @@ def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> N
         "synth.noise-form": "uniform",
     }
     # What is recorded is a run's settings again.
-    assert chosen(RunConfig.parse(found)).all_settings() == found
+    assert run_plugins(RunConfig.parse(found)).all_settings() == found
 
 
 # -- plug-ins of one's own -------------------------------------------------------------------------------
@@ -319,9 +323,9 @@ def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> N
 
 def test_which_plug_ins_are_not_fedappeals() -> None:
     config = run_config(participation=f"appeal=0.5,{HEEDS}=0.5")
-    assert [(kind, found.name) for kind, found in chosen(config).foreign()] == [("participation", HEEDS)]
-    assert chosen(config).packages() == [__name__.partition(".")[0]]
-    assert chosen(RunConfig()).foreign() == chosen(RunConfig()).packages() == []
+    assert [(kind, found.name) for kind, found in run_plugins(config).foreign()] == [("participation", HEEDS)]
+    assert run_plugins(config).packages() == [__name__.partition(".")[0]]
+    assert run_plugins(RunConfig()).foreign() == run_plugins(RunConfig()).packages() == []
 
 
 OWN_RULE = """
@@ -341,8 +345,10 @@ def test_a_rule_of_a_strategy_of_ones_own_comes_with_the_strategy(
     monkeypatch.syspath_prepend(str(tmp_path))
     config = run_config(strategy="rule_of_its_own:Mine")
     # A client finds it where it finds the strategy: no name of its own is announced.
-    assert [(kind, found.name) for kind, found in chosen(config).foreign()] == [("strategy", "rule_of_its_own:Mine")]
-    assert issubclass(chosen(config).strategy, FedAvg)
+    assert [(kind, found.name) for kind, found in run_plugins(config).foreign()] == [
+        ("strategy", "rule_of_its_own:Mine")
+    ]
+    assert issubclass(run_plugins(config).strategy, FedAvg)
     sys.modules.pop("rule_of_its_own")
 
 

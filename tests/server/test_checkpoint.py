@@ -71,7 +71,7 @@ def test_a_kill_while_writing_leaves_the_last_checkpoint(tmp_path: Path, monkeyp
     path = tmp_path / "c.safetensors"
     full(1).write(path)
 
-    def die(*args: object) -> None:
+    def die(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -9,11 +9,12 @@ from flwr.app import Context, RecordDict
 
 from client.app import client_app
 from client.roster import Participants
+from client.training.task_learner import TaskLearners
 from fedappeal.core import plugins
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig, Scalar
-from server.build import chosen
-from server.run import run
+from server.build import run_plugins
+from server.server_run import run
 from strategies.rounds.exchange.roll_call import RollCallError
 from tests.grid import Handler, MemoryGrid, time_of
 from tests.node import changed, run_config
@@ -66,7 +67,7 @@ CONFIG = run_config(
 
 
 def federate(config: RunConfig, allow: str) -> None:
-    app = client_app(Participants())
+    app = client_app(Participants(TaskLearners()))
 
     def volunteer(number: int) -> Handler:
         own: dict[str, Scalar] = {"partition-id": number, "device": "cpu", "allow": allow}
@@ -75,7 +76,7 @@ def federate(config: RunConfig, allow: str) -> None:
 
     grid = MemoryGrid({100 + k: volunteer(k) for k in range(config.clients)})
     with time_of(grid):
-        run(grid, chosen(config))
+        run(grid, run_plugins(config))
 
 
 def test_a_run_of_ones_own_strategy_rule_policy_and_requirement(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from fedappeal.record.lines import CHECKPOINT
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
-from server.build import check_settings, chosen
+from server.build import check_settings, run_plugins
 from server.checkpoints import Checkpoint
 from server.recorder import Recorder, measurements
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.round import Hooks, RoundRecord
+from strategies.rounds.round import Hooks, RoundRecord, Setup
+from strategies.rounds.rounds import Rounds
 from tests.grid import model
 
 
@@ -74,7 +75,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def recorder(path: Path, memory: Memory | None, *, rounds: int = 100, durable: bool = False) -> Recorder:
     config, start = RunConfig(rounds=rounds), model(0, 0)
     folder = RunPlan.of(config, path).folder({})
-    return Recorder(folder, check_settings(config).build(), start, rounds, chosen(config), Watch(), durable, memory)
+    running = Rounds(check_settings(config).build())
+    return Recorder(folder, running, start, rounds, run_plugins(config), Watch(), durable, memory)
 
 
 def rounds(recorder: Recorder, numbers: range, clock: Clock, seconds: float) -> list[int]:
@@ -100,7 +102,7 @@ def test_after_two_checkpoints_take_a_twentieth_of_the_time_and_are_a_second_apa
 
 def test_an_arrival_of_one_who_had_left_says_whether_it_returns(tmp_path: Path) -> None:
     running = recorder(tmp_path, None)
-    running.strategy.members.left = {"anna", "ben"}
+    running.running.members.left = {"anna", "ben"}
     for name, left in (("anna", False), ("ben", True), ("cleo", False)):
         running.on_enrolled(Member(name, 7, left=left), 3)
     assert [event.get("returned") for event in Record(tmp_path).events if event["event"] == "enrolled"] == [
@@ -180,7 +182,9 @@ def test_what_clients_measured_is_written_more_rarely_in_a_run_of_too_many(
     def written(name: str, rounds: int, evaluate_every: int = 1) -> list[int]:
         config, start = RunConfig(rounds=rounds, evaluate_every=evaluate_every), model(0, 0)
         folder = RunPlan.of(config, tmp_path / name).folder({})
-        one = Recorder(folder, check_settings(config).build(), start, rounds, chosen(config), Hooks(), durable=False)
+        plugins = check_settings(config)
+        running = Rounds(plugins.build(), Setup(shared=plugins.shared()))
+        one = Recorder(folder, running, start, rounds, plugins, Hooks(), durable=False)
         for number in range(1, rounds + 1):
             evaluated = number % evaluate_every == 0 or number == rounds
             one.on_round_end(RoundRecord(number, measured=told if evaluated else {}), model(number, 0))

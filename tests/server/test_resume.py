@@ -11,6 +11,8 @@ import fedappeal
 from client.app import client_app
 from client.participation.behaviour import Mixture
 from client.roster import Participants
+from client.training.task_learner import TaskLearners
+from fedappeal.core.algorithm import personal_of
 from fedappeal.protocol import keys
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CHECKPOINT, MODEL, POLICIES
@@ -18,11 +20,12 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import read_safetensors, write_safetensors
 from fedappeal.trained import read_card
-from server.build import check_settings, chosen
+from server.build import check_settings, run_plugins
 from server.checkpoints import Checkpoint
-from server.run import run
+from server.server_run import run
 from strategies import FedAvg, MaxFL
 from strategies.rounds.exchange.roll_call import RollCallError
+from strategies.rounds.strategy import shared_of
 from tests.grid import Handler, MemoryGrid, time_of
 from tests.node import changed, run_config
 
@@ -40,7 +43,7 @@ CONFIG = run_config(
 
 def volunteers(config: RunConfig, **node: Scalar) -> dict[int, Handler]:
     """Clients that remember nothing from before."""
-    app = client_app(Participants())
+    app = client_app(Participants(TaskLearners()))
     total = config.clients + config.unseen_clients
 
     def volunteer(number: int) -> Handler:
@@ -56,7 +59,7 @@ def federate(config: RunConfig, **node: Scalar) -> MemoryGrid:
     """Run the server with clients that remember nothing from before."""
     grid = MemoryGrid(volunteers(config, **node))
     with time_of(grid):
-        run(grid, chosen(config))
+        run(grid, run_plugins(config))
     return grid
 
 
@@ -143,7 +146,7 @@ def test_clients_with_another_task_are_refused_with_their_reason(tmp_path: Path)
     config = changed(CONFIG, out=str(tmp_path))
     grid = MemoryGrid(volunteers(changed(config, seed=9)))
     with time_of(grid), pytest.raises(RollCallError, match=r"0 of 6 clients .*task and partition settings"):
-        run(grid, chosen(config))
+        run(grid, run_plugins(config))
     events = Record(tmp_path).events
     assert [e["event"] for e in events if e["event"] != "waiting"] == ["refused"] * 6 + ["failed"]
 
@@ -153,14 +156,15 @@ def test_a_strategy_is_built_from_the_settings() -> None:
         changed(CONFIG, maxfl__server_lr=0.5, maxfl__stabilizer=0.2, tuning_steps=3, evaluate_every=4, seed=8)
     ).build()
     assert isinstance(built, MaxFL)
-    assert (built.settings.server_lr, built.settings.stabilizer, built.tuning_steps()) == (0.5, 0.2, 3)
-    shared = built.shared
+    assert (built.settings.server_lr, built.settings.stabilizer, personal_of(built).tuning_steps()) == (0.5, 0.2, 3)
+    shared = shared_of(built)
     assert (shared.clients_per_round, shared.expected_clients, shared.mandatory_rounds) == (3, 6, 2)
     assert (shared.evaluate_every, shared.seed, shared.start_timeout) == (4, 8, 20.0)
     other = check_settings(RunConfig(strategy="fedavg")).build()
     assert isinstance(other, FedAvg)
-    assert (other.shared.clients_per_round, other.shared.mandatory_rounds) == (None, "auto")
-    assert check_settings(changed(CONFIG, tuning_steps=3, maxfl__tuning_steps=5)).build().tuning_steps() == 5
+    assert (shared_of(other).clients_per_round, shared_of(other).mandatory_rounds) == (None, "auto")
+    another = check_settings(changed(CONFIG, tuning_steps=3, maxfl__tuning_steps=5)).build()
+    assert personal_of(another).tuning_steps() == 5
     with pytest.raises(ConfigError, match=r"strategy = 'maxfll' is not allowed: .*\(did you mean 'maxfl'\?\)"):
         check_settings(RunConfig(strategy="maxfll")).build()
 
@@ -224,7 +228,7 @@ def test_versions_of_server_and_clients_are_recorded(tmp_path: Path) -> None:
     nodes[102] = newer(nodes[102])
     grid = MemoryGrid(nodes)
     with time_of(grid):
-        run(grid, chosen(config))
+        run(grid, run_plugins(config))
     enrolled = {e["client"]: e["version"] for e in Record(tmp_path).events if e["event"] == "enrolled"}
     assert enrolled == {f"client-{k:04d}": "99.0" if k == 2 else fedappeal.__version__ for k in range(6)}
     assert Record(tmp_path).config["versions"]["fedappeal"]
@@ -234,10 +238,10 @@ def test_versions_of_server_and_clients_are_recorded(tmp_path: Path) -> None:
 def test_another_protocol_is_refused_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = changed(CONFIG, out=str(tmp_path))
     grid = MemoryGrid(volunteers(config))
-    monkeypatch.setattr("server.run.roll_call_settings", lambda *arguments: {keys.PROTOCOL_VERSION: 99})
+    monkeypatch.setattr("server.server_run.roll_call_settings", lambda *arguments: {keys.PROTOCOL_VERSION: 99})
     line = rf"this client speaks protocol {keys.PROTOCOL} \(fedappeal .*\), the run 99"
     with time_of(grid), pytest.raises(RollCallError, match=line):
-        run(grid, chosen(config))
+        run(grid, run_plugins(config))
     events = [e["event"] for e in Record(tmp_path).events]
     assert [event for event in events if event != "waiting"] == ["refused"] * 6 + ["failed"]
 

@@ -21,7 +21,7 @@ from fedappeal.simulation.engine import choose_mode, simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
-from server.build import chosen
+from server.build import run_plugins
 from server.checkpoints import Checkpoint
 from tests.grid import MemoryGrid
 from tests.run_models import learned
@@ -112,10 +112,10 @@ def test_a_run_repeats_bit_for_bit(tmp_path: Path, mode: str) -> None:
 def test_rules_without_a_batched_form_run_client_by_client() -> None:
     config = RunConfig.parse({"strategy": "perfedavg"})
     task = load_task(config.task_settings())
-    assert choose_mode(chosen(config), Simulation(), task) == ("sequential", f"local rule 'maml' {NO_FORM}")
+    assert choose_mode(run_plugins(config), Simulation(), task) == ("sequential", f"local rule 'maml' {NO_FORM}")
     line = rf"mode = 'batched' is not allowed: local rule 'maml' {NO_FORM} \(auto, sequential\)"
     with pytest.raises(ConfigError, match=line):
-        choose_mode(chosen(config), Simulation("batched"), task)
+        choose_mode(run_plugins(config), Simulation("batched"), task)
 
 
 @pytest.mark.parametrize(("mode", "threads"), [("fast", 0), ("auto", -1)])

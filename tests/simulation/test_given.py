@@ -19,10 +19,11 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.task import ClientData, Split, Task
-from server.build import Given
+from server.build import Objects
 from server.checkpoints import settings_to_resume
 from strategies import FedAvg, MaxFL, Strategy
 from strategies.rounds.round import Reply, RoundRecord
+from strategies.rounds.strategy import rounds_of
 from tests.run_models import learned
 
 
@@ -87,7 +88,7 @@ def settings(rounds: int = 4) -> RunConfig:
     return RunConfig.parse(given)
 
 
-def run(path: Path, config: RunConfig, given: Given, mode: str = "auto", **how: Any) -> RunFolder:
+def run(path: Path, config: RunConfig, given: Objects, mode: str = "auto", **how: Any) -> RunFolder:
     folder = RunPlan.of(given.named(config), path, given=given).folder({})
     simulate(config, folder, Simulation(mode, threads=1), task=given.task, strategy=given.strategy, **how)
     return folder
@@ -95,7 +96,7 @@ def run(path: Path, config: RunConfig, given: Given, mode: str = "auto", **how: 
 
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
 def test_objects_stand_in_for_names_on_the_server_and_with_the_clients(mode: str, tmp_path: Path) -> None:
-    given = Given(own_task(), own_strategy(power=2.0, clients_per_round=3))
+    given = Objects(own_task(), own_strategy(power=2.0, clients_per_round=3))
     run(tmp_path / "run", settings(), given, mode)
     record = Record(tmp_path / "run").config["settings"]
     named = {"task": "blobs", "strategy": "favour", "blobs.noise": 0.1, "favour.power": 2.0}
@@ -108,13 +109,13 @@ def test_objects_stand_in_for_names_on_the_server_and_with_the_clients(mode: str
 
 
 def test_a_template_is_copied_and_gives_the_same_run_again(tmp_path: Path) -> None:
-    given = Given(own_task(), own_strategy(power=2.0))
+    given = Objects(own_task(), own_strategy(power=2.0))
     models = [learned(run(tmp_path / str(n), settings(), given).path) for n in range(2)]
     assert models[0] == models[1]
     assert vars(given.strategy)["asked"] == []
     assert given.strategy is not None
-    assert len(given.strategy.members) == 0
-    plain = run(tmp_path / "plain", settings(), Given(given.task, own_strategy(power=0.0)))
+    assert len(rounds_of(given.strategy).members) == 0
+    plain = run(tmp_path / "plain", settings(), Objects(given.task, own_strategy(power=0.0)))
     assert learned(plain.path) != models[0]
 
 
@@ -122,7 +123,7 @@ def test_one_of_ours_as_an_object_is_the_run_by_name(tmp_path: Path) -> None:
     config = RunConfig.parse(settings().as_config() | {"model": "logistic", "tuning-steps": 2})
     by_name = RunConfig.parse(config.as_config() | {"strategy": "maxfl", "maxfl.server-lr": 0.5})
     simulate(by_name, RunPlan.of(by_name, tmp_path / "name").folder({}), Simulation(threads=1))
-    given = Given(strategy=MaxFL(server_lr=0.5))
+    given = Objects(strategy=MaxFL(server_lr=0.5))
     run(tmp_path / "object", config, given)
     models = [read_safetensors(tmp_path / name / MODEL)[0] for name in ("name", "object")]
     assert all((models[0][name] == values).all() for name, values in models[1].items())
@@ -136,12 +137,12 @@ def test_a_setting_beside_the_object_that_has_another_is_one_line(tmp_path: Path
     config = RunConfig.parse(settings().as_config() | {"maxfl.server-lr": 0.7})
     line = "maxfl.server-lr = 0.7 is not allowed beside an object that has 0.5"
     with pytest.raises(ConfigError, match=line):
-        Given(strategy=MaxFL(server_lr=0.5)).named(config)
-    assert Given(strategy=MaxFL(server_lr=0.7)).named(config).section("maxfl")["server-lr"] == 0.7
+        Objects(strategy=MaxFL(server_lr=0.5)).named(config)
+    assert Objects(strategy=MaxFL(server_lr=0.7)).named(config).section("maxfl")["server-lr"] == 0.7
 
 
 def test_a_run_of_objects_continues_with_the_same_ones(tmp_path: Path) -> None:
-    given, config = Given(own_task(), own_strategy()), settings(6)
+    given, config = Objects(own_task(), own_strategy()), settings(6)
     whole = run(tmp_path / "whole", config, given)
 
     def stop(record: RoundRecord) -> None:

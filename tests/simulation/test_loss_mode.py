@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from client.training.requests import seeded_noise
+from client.training.noise import Noise, seeded_noise
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
@@ -52,7 +52,8 @@ def test_each_rounds_training_loss_is_the_mean_over_the_clients_own_noise(mode: 
         losses = []
         for k in range(config.clients):
             data = task.load(k).train
-            with torch.no_grad(), seeded_noise(0, f"client-{k:04d}/loss", line["round"], torch.device("cpu")):
+            noise = Noise(0, f"client-{k:04d}/loss", line["round"])
+            with torch.no_grad(), seeded_noise(noise, torch.device("cpu")):
                 losses.append(float(functional.cross_entropy(model.train()(data.x), data.y)))
         assert line["train_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
         assert line["joined"] == 0

@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client.learner import Job, Sent
+from client.participant import Measurement
+from client.training.models import BFLOAT16, FLOAT32
+from client.training.sgd import SGD
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
-from fedappeal.simulation.memory import read_memory
+from fedappeal.simulation.memory import measured_key, measured_text, read_memory
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
 
@@ -66,3 +71,17 @@ def test_a_file_without_what_is_shared_is_one_of_an_earlier_version(tmp_path: Pa
     arrays["text"] = np.frombuffer(json.dumps({**text, "records": json.dumps(own)}).encode(), np.uint8)
     write_safetensors(file, arrays, values)
     assert read_memory(run.path, 0).records.keys() == own.keys()
+
+
+def test_what_was_measured_is_a_text_as_in_folders_of_earlier_versions() -> None:
+    training = LocalTrainingSettings(learning_rate=0.1, batch_size=8, local_steps=5)
+    sent, after = Sent("0123456789abcdef", 3), Job(SGD(), training, "adaptation").name
+    assert after.startswith("Adaptation(rule=(<class 'client.training.sgd.SGD'>, PluginSettings()), training=LocalTr")
+    assert after.endswith(", purpose='adaptation')")
+    for key, text in (
+        (Measurement(sent, "train", FLOAT32, ""), "train"),
+        (Measurement(sent, "test", BFLOAT16, ""), "test bfloat16"),
+        (Measurement(sent, "held-out", FLOAT32, after), f"held-out {after}"),
+        (Measurement(sent, "held-out", BFLOAT16, after), f"held-out bfloat16 {after}"),
+    ):
+        assert (measured_text(key), measured_key(sent, text)) == (text, key)

@@ -16,7 +16,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import choose_mode, simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
-from server.build import chosen
+from server.build import run_plugins
 from tests.run_models import learned
 
 MODULE = "simulated_plugins"
@@ -119,7 +119,7 @@ def test_a_run_of_own_plugins_and_a_mixture_of_policies(own: dict[str, Any], tmp
 def test_a_rule_that_trains_in_its_own_way_is_not_batched(own: dict[str, Any], tmp_path: Path) -> None:
     reason = "local rule 'sign-sgd' has no batched form"
     config = RunConfig.parse(own)
-    assert choose_mode(chosen(config), Simulation(), load_task(config.task_settings())) == ("sequential", reason)
+    assert choose_mode(run_plugins(config), Simulation(), load_task(config.task_settings())) == ("sequential", reason)
     for mode in ("auto", "sequential"):
         simulated(tmp_path / mode, mode, own)
     assert learned(tmp_path / "auto") == learned(tmp_path / "sequential")
@@ -148,9 +148,9 @@ def test_the_task_is_made_once_for_all_virtual_clients(own: dict[str, Any], tmp_
 
 
 def test_the_packages_that_a_run_names(own: dict[str, Any]) -> None:
-    assert chosen(RunConfig()).packages() == []
-    assert chosen(RunConfig.parse(own)).packages() == [MODULE]
-    assert chosen(
+    assert run_plugins(RunConfig()).packages() == []
+    assert run_plugins(RunConfig.parse(own)).packages() == [MODULE]
+    assert run_plugins(
         RunConfig.parse({"task": "mine.deep.tasks:Words", "local-rule": f"{MODULE}:SignSGD"})
     ).packages() == [
         "mine",
@@ -161,4 +161,4 @@ def test_the_packages_that_a_run_names(own: dict[str, Any]) -> None:
 def test_the_package_of_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("words", "mine.deep.tasks:Words", "fedappeal.tasks")
     monkeypatch.setattr("fedappeal.core.plugins.entry_points", lambda group: [entry] if group == entry.group else [])
-    assert chosen(RunConfig.parse({"task": "words"})).packages() == ["mine"]
+    assert run_plugins(RunConfig.parse({"task": "words"})).packages() == ["mine"]

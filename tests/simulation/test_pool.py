@@ -1,5 +1,6 @@
 """Clients' data loaded when they are needed: the same examples, the same run, and few of them in memory."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedappeal.data.scaling import Scaling
 from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MODEL
@@ -44,6 +46,16 @@ def told(of: RunFolder) -> list[dict[str, Any]]:
 
 
 ALL = {**SYNTH, "strategy": "adagd", "clients-per-round": 0, "adagd.precision": 0.05, "adagd.step-size": 0.5}
+
+
+def test_a_pool_keeps_how_each_clients_table_was_scaled() -> None:
+    class Scaled(Synth):
+        def load(self, client: int) -> ClientData:
+            data = super().load(client)
+            return data if client else replace(data, scaling=Scaling((1.0,), (2.0,)))
+
+    pool = Pool(Scaled(config(**SYNTH).task_settings()), range(2), CPU)
+    assert (pool.client(0).scaling, pool.client(1).scaling) == (Scaling((1.0,), (2.0,)), None)
 
 
 @pytest.mark.parametrize("settings", [SYNTH, DIGITS, ALL], ids=["synth", "digits", "gradients"])

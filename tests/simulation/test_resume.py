@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from strategies.rounds.round import RoundRecord
 from tests.warm import WarmPopen
 
 SETTINGS: dict[str, Any] = {
-    **{"task": "digits", "model": "logistic", "clients": 6, "unseen-clients": 1, "clients-per-round": 3, "rounds": 6},
+    **{"task": "digits", "model": "logistic", "clients": 6, "unseen-clients": 1, "clients-per-round": 3, "rounds": 5},
     **{"mandatory-rounds": 2, "local-steps": 4, "batch-size": 16, "solo.steps": 8, "learning-rate": 0.3},
 }
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -82,29 +84,52 @@ def resume(path: Path, rounds: int | None = None, **how: Any) -> None:
     simulate(config, RunFolder.open(path), Simulation.of_runtime(Record(path).config["runtime"]), **how)
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """A run that nothing stops.
+
+    Attributes:
+        left: what it leaves.
+        at_round_4: its folder with the lines of round 4, before that round's memory and checkpoint are written.
+    """
+
+    left: dict[str, Any]
+    at_round_4: Path
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunConfig], dict[str, Any]]:
-    """What a run leaves that nothing stops: equal settings run once. It begins before a test changes anything."""
-    left: dict[RunConfig, dict[str, Any]] = {}
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunConfig], Undisturbed]:
+    """Runs that nothing stops: equal settings run once. They begin before a test changes anything."""
+    runs: dict[RunConfig, Undisturbed] = {}
+    save = SavedMemory.save
 
-    def left_by_run_of(config: RunConfig) -> dict[str, Any]:
-        if config not in left:
-            left[config] = left_by(run(tmp_path_factory.mktemp("whole"), config))
-        return left[config]
+    def run_of(config: RunConfig) -> Undisturbed:
+        if config not in runs:
+            folder = tmp_path_factory.mktemp("undisturbed")
 
-    return left_by_run_of
+            def copied(self: SavedMemory, number: int) -> None:
+                if number == 4:
+                    shutil.copytree(folder / "whole", folder / "at-round-4")
+                save(self, number)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(SavedMemory, "save", copied)
+                runs[config] = Undisturbed(left_by(run(folder / "whole", config)), folder / "at-round-4")
+        return runs[config]
+
+    return run_of
 
 
 @pytest.fixture
-def undisturbed_scaffold(undisturbed: Callable[[RunConfig], dict[str, Any]]) -> dict[str, Any]:
+def undisturbed_scaffold(undisturbed: Callable[[RunConfig], Undisturbed]) -> dict[str, Any]:
     """What SCAFFOLD's run leaves."""
-    return undisturbed(settings(strategy="scaffold"))
+    return undisturbed(settings(strategy="scaffold")).left
 
 
 @pytest.fixture
-def undisturbed_maxfl(undisturbed: Callable[[RunConfig], dict[str, Any]]) -> dict[str, Any]:
+def undisturbed_maxfl(undisturbed: Callable[[RunConfig], Undisturbed]) -> dict[str, Any]:
     """What MaxFL's run leaves."""
-    return undisturbed(settings(strategy="maxfl"))
+    return undisturbed(settings(strategy="maxfl")).left
 
 
 def left_by(path: Path) -> dict[str, Any]:
@@ -153,22 +178,14 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_run_that_was_killed_continues_to_the_bit(
-    strategy: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    undisturbed: Callable[[RunConfig], dict[str, Any]],
+    strategy: str, undisturbed: Callable[[RunConfig], Undisturbed]
 ) -> None:
     config = settings(strategy=strategy, **STRATEGIES[strategy])
-    whole = undisturbed(config)
-    with monkeypatch.context() as patch:
-        killed_after(patch, 3)
-        with pytest.raises(RuntimeError, match="killed"):
-            run(tmp_path / "halved", config)
-    halved = tmp_path / "halved"
-    assert Checkpoint.read(halved / CHECKPOINT).server_round == 3
-    assert len(Record(halved).history) == 4
-    resume(halved)
-    assert left_by(halved) == whole
+    whole, killed = undisturbed(config).left, undisturbed(config).at_round_4
+    assert Checkpoint.read(killed / CHECKPOINT).server_round == 3
+    assert len(Record(killed).history) == 4
+    resume(killed)
+    assert left_by(killed) == whole
     assert len(whole["history"]) == config.rounds
     assert sum(line["joined"] for line in whole["history"][3:]) > 0
 
@@ -418,7 +435,7 @@ def test_a_run_that_keeps_no_memory_says_so(tmp_path: Path) -> None:
 def test_what_each_client_measured_and_requires_is_in_columns(tmp_path: Path) -> None:
     path = run(tmp_path / "run", settings(evaluate_every=2, adaptation_steps=0))  # each loss is of the model as sent
     lines, history = Record(path).measurements, Record(path).history
-    assert [line["round"] for line in lines] == [2, 4, 6]
+    assert [line["round"] for line in lines] == [2, 4, 5]
     ids = [f"client-{k:04d}" for k in range(7)]
     required = {line["client-id"]: line for line in Record(path).requirements}
     assert list(required) == ids
@@ -438,11 +455,11 @@ def test_what_each_client_measured_and_requires_is_in_columns(tmp_path: Path) ->
 def test_requirements_of_a_damaged_memory_are_made_again(
     text: str, tmp_path: Path, undisturbed_scaffold: dict[str, Any]
 ) -> None:
-    path = run(tmp_path / "run", settings(strategy="scaffold", rounds=2, schedule_rounds=6))
+    path = run(tmp_path / "run", settings(strategy="scaffold", rounds=2, schedule_rounds=5))
     file = path / "memory-0.safetensors"
     arrays, values = read_safetensors(file)
     write_safetensors(file, arrays | {"text": np.frombuffer(text.encode(), np.uint8)}, values)
-    resume(path, 6)
+    resume(path, 5)
     assert left_by(path)["model"] == undisturbed_scaffold["model"]
     assert [line["aside"] for line in Record(path).events if line["event"] == "damaged"] == [
         "memory-0.safetensors.damaged"
@@ -465,3 +482,15 @@ def test_a_checkpoint_of_another_model_is_one_line(model: np.ndarray, tmp_path: 
 def test_a_runtime_of_other_types_is_one_line(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"runtime: {next(iter(wrong))} = .* is not allowed: a value of "):
         Simulation.of_runtime(Simulation().runtime() | wrong)
+
+
+def test_a_ray_cluster_of_the_folder_is_used_only_if_the_owner_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Simulation(ray="evil.example:6379", workers=1).runtime()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ConfigError, match=r"ray = 'evil\.example:6379' of the run's folder is not allowed") as error:
+        Simulation.of_runtime(recorded)
+    assert len(str(error.value).splitlines()) == 1
+    monkeypatch.setenv("RAY_ADDRESS", "evil.example:6379")
+    assert Simulation.of_runtime(recorded).ray == "evil.example:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "other:1")
+    assert Simulation.of_runtime(recorded | {"ray": "auto"}).ray == "auto"

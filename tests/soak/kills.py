@@ -42,7 +42,7 @@ install_from(os.environ)
 """
 _LOADED = (
     *("fedappeal.cli.commands", "fedappeal.cli.main", "fedappeal.views.terminal.progress", "fedappeal.cli.start"),
-    *("fedappeal.simulation.engine", "server.run", "server.checkpoints"),
+    *("fedappeal.simulation.engine", "server.server_run", "server.checkpoints"),
 )
 """Modules that the command would load in each fork anew."""
 EACH_ROUND, SELDOM = 0.0, 1e9

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from client.learner import Adaptation
+from client.learner import Job, Sent
 from client.participant import Participant
 from client.training.models import arrays_of
+from fedappeal.core.algorithm import personal_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.settings.config import RunConfig, Scalar
@@ -20,31 +21,31 @@ def participant_of(config: RunConfig) -> Participant:
     return one.participants.of(one.context)
 
 
-def adaptation_of(one: Participant) -> Adaptation | None:
+def adaptation_of(one: Participant) -> Job | None:
     """How a client of the run adapts the global model."""
-    asked = one.strategy.adaptation()
-    return None if asked is None else Adaptation.of(asked[0], one.plain_training(asked[1]), "adaptation")
+    asked = personal_of(one.strategy).adaptation()
+    return None if asked is None else one.adaptation(*asked)
 
 
 def check_by_written_out_steps(config: RunConfig, steps: int, rate: float, pull: float) -> None:
     """The adapted model is the global one after steps of ``rate``, pulled back with strength ``pull``."""
     one = participant_of(config)
-    model = one.task.initial_model(0)
-    arrays, x, y = arrays_of(model), one.data.train.x, one.data.train.y
+    model = one.learner.task.initial_model(0)
+    arrays, x, y = arrays_of(model), one.learner.data.train.x, one.learner.data.train.y
     asked = adaptation_of(one)
     assert asked is not None
-    plain = one.judge(arrays, "m", "test")
-    found = one.judge(arrays, "m", "test", adaptation=asked)
+    plain = one.judge(arrays, Sent("m"), "test")
+    found = one.judge(arrays, Sent("m"), "test", asked)
 
     start = [p.detach().clone() for p in model.parameters()]
     for batch in batch_indices(config.seed, one.client_id, 0, len(y), steps, 8, "adaptation"):
-        gradients = torch.autograd.grad(one.task.loss(model(x[batch]), y[batch]), list(model.parameters()))
+        gradients = torch.autograd.grad(one.learner.task.loss(model(x[batch]), y[batch]), list(model.parameters()))
         for p, g, s in zip(model.parameters(), gradients, start, strict=True):
             p.data -= rate * (g + pull * (p.data - s))
-    expected = one.task.loss(model(one.data.test.x), one.data.test.y).item()
+    expected = one.learner.task.loss(model(one.learner.data.test.x), one.learner.data.test.y).item()
     assert found.loss == pytest.approx(expected, rel=1e-5)
     assert found.loss < plain.loss
-    assert one.judge(arrays, "m", "test") == plain
+    assert one.judge(arrays, Sent("m"), "test") == plain
 
 
 def evaluated(config: RunConfig, **node: Scalar) -> dict[str, object]:

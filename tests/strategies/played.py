@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 
 from strategies import Strategy
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer
 from tests.strategies.rounds.mixed_round import Join, answer
 
@@ -64,7 +65,7 @@ def play(
         models.append(w)
         if number == resumed_after:
             again = make()
-            again.restore(strategy.state())
+            rounds_of(again).restore(rounds_of(strategy).state())
             strategy = again
     return models
 

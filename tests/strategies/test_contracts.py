@@ -18,8 +18,11 @@ from strategies import (
     FedAvg,
     MaxFL,
 )
+from strategies.rounds.exchange.members import Members
+from strategies.rounds.round import Round, RoundRecord
 from strategies.rounds.shared import SharedSettings
-from tests.grid import MemoryGrid, Volunteer, run
+from strategies.rounds.strategy import rounds_of, shared_of
+from tests.grid import MemoryGrid, Volunteer, opened, run
 from tests.quadratics import config, model, nodes, value_of
 from tests.strategies.made import BY_KEYWORDS, MADE, crowd, every_strategy, one_round, told
 
@@ -85,6 +88,11 @@ def test_the_orthogonal_component() -> None:
     assert not orthogonal_component(vector=np.ones(3, np.float32), basis=span).any()
 
 
+def round_of(number: int, num_rounds: int = 0) -> Round:
+    """A round of this number."""
+    return Round(model(), Members(), RoundRecord(number), num_rounds=num_rounds)
+
+
 # -- settings, by keyword --------------------------------------------------------------------------------
 
 
@@ -94,15 +102,15 @@ def test_the_settings_that_all_strategies_share(name: str) -> None:
     if name not in ("adagd", "maxfl-adagd"):  # these need every client
         shared["clients_per_round"] = 2
     made, plain = MADE[name](**shared), MADE[name]()
-    assert {key: getattr(made.shared, key) for key in shared} == shared
-    assert (plain.shared.clients_per_round, plain.shared.min_clients) == (None, 1)
+    assert {key: getattr(shared_of(made), key) for key in shared} == shared
+    assert (shared_of(plain).clients_per_round, shared_of(plain).min_clients) == (None, 1)
 
 
 def test_the_settings_of_their_own() -> None:
     assert (MaxFL().settings.server_lr, MaxFL().settings.stabilizer) == (1.0, 1e-3)
     assert (FedALIGN().settings.epsilon, FedALIGN().settings.warmup_share) == (0.2, 0.1)
     assert FedALIGN(warmup_rounds=3).settings.warmup_rounds == 3
-    assert FedALIGN(epsilon=lambda t: 1 / t).epsilon_of(4) == 0.25
+    assert FedALIGN(epsilon=lambda t: 1 / t).epsilon_of(round_of(4)) == 0.25
     made = AdaGD(step_size=0.25, precision=0.5)
     assert (made.settings.step_size, made.settings.precision, made.settings.slack) == (0.25, 0.5, 2.0)
 
@@ -114,7 +122,12 @@ def test_a_share_of_the_rounds_is_resolved_in_start_alone() -> None:
     assert list(FedALIGN(warmup_share=0).configure_train(1, model(), ConfigRecord(), grid))
     strategy = FedALIGN(warmup_share=0.5, priority_ids=["a"], evaluate_every=0)
     run(strategy, grid, 4)
-    assert [strategy.warms_up(number) for number in (1, 2, 3, 4)] == [True, True, False, False]
+    assert [strategy.warms_up(round_of(number, 4)) for number in (1, 2, 3, 4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 # -- Flower's own methods, with a grid that only knows node ids ------------------------------------------
@@ -132,9 +145,9 @@ def test_a_bare_grid_and_mixed_replies(name: str) -> None:
     # Without a roll call a node id stands in for the client-id.
     became = {str(node): "joined" for node in (100, 101, 102)} | {"110": "sat-out", "111": "left", "112": "failed"}
     assert {
-        client: "joined" if was == "refused" else was for client, was in strategy.record.decisions.items()
+        client: "joined" if was == "refused" else was for client, was in rounds_of(strategy).record.decisions.items()
     } == became
-    assert strategy.record.failures == {"112": "RuntimeError: out of memory"}
+    assert rounds_of(strategy).record.failures == {"112": "RuntimeError: out of memory"}
     assert (metrics["sat-out"], metrics["left"], metrics["failed"], metrics["surplus"]) == (1, 1, 1, 0)
     questions = list(strategy.configure_evaluate(1, arrays, told(), grid))
     assert len(questions) == 6
@@ -168,7 +181,7 @@ def test_start_runs_the_whole_loop(name: str) -> None:
     result = strategy.start(grid=grid, initial_arrays=model(0.25), num_rounds=3, train_config=told())
     assert value_of(result.arrays) != 0.25
     assert len(grid.sent("query")) == 3
-    assert strategy.record.server_round == 3
+    assert rounds_of(strategy).record.server_round == 3
 
 
 # -- the client's side -----------------------------------------------------------------------------------
@@ -234,10 +247,10 @@ def test_a_round_refuses_the_models_that_a_strategy_cannot_train(name: str) -> N
         strategy.check_model(names)
     except ConfigError as error:
         with pytest.raises(ConfigError, match=str(error)[:40]):
-            strategy.open_round(1, arrays)
+            opened(strategy, 1, arrays)
         assert name in ("adagd", "maxfl-adagd", "fedadam", "fednova", "fedau", "oracle", "mifa", "term")
     else:
-        assert strategy.open_round(1, arrays).number == 1
+        assert opened(strategy, 1, arrays).number == 1
 
 
 def test_a_setting_that_all_strategies_share_is_by_default_as_in_a_run() -> None:

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 from client.state.store import DiskStore
+from fedappeal.core.algorithm import personal_of
 from fedappeal.protocol import keys
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
@@ -67,7 +68,7 @@ def test_several_rounds_are_the_two_descents(strength: float, tmp_path: Path) ->
     models, owned = written_out(asked, strength)
     assert seen.models == pytest.approx(models, rel=1e-6)
     for k, own in owned[-1].items():
-        stored = Ditto().own_model(DiskStore(tmp_path / str(k)), "k", 9)
+        stored = personal_of(Ditto()).own_model(DiskStore(tmp_path / str(k)), "k", 9)
         assert float(stored["w"][0]) == pytest.approx(own, rel=1e-6)
     for numbers, own in zip(seen.numbers, owned, strict=True):
         losses = [CURVATURES[k] / 2 * (v - OPTIMA[k]) ** 2 for k, v in own.items()]
@@ -86,7 +87,7 @@ def test_the_own_model_lies_between_training_alone_and_the_global_model(tmp_path
     for strength in (0.0, 1.0, 5.0):
         folder = tmp_path / str(strength)
         w = learned(Ditto(personal_lambda=strength), MemoryGrid(nodes(RUN, folder)), 12, RUN)
-        found[strength] = float(Ditto().own_model(DiskStore(folder / "2"), "k", 13)["w"][0])
+        found[strength] = float(personal_of(Ditto()).own_model(DiskStore(folder / "2"), "k", 13)["w"][0])
         # where it stops: (a b + lambda w) / (a + lambda)
         wanted = (CURVATURES[2] * OPTIMA[2] + strength * w) / (CURVATURES[2] + strength)
         assert found[strength] == pytest.approx(wanted, rel=1e-6)
@@ -104,11 +105,11 @@ def test_a_round_that_is_run_again_starts_from_what_the_client_had(tmp_path: Pat
     for number in (1, 2, 2, 3):
         node("train", mandatory=1, server_round=number)
         if number == 2:
-            second = Ditto().own_model(store, "k", 3)
-            before = Ditto().own_model(store, "k", 2)
+            second = personal_of(Ditto()).own_model(store, "k", 3)
+            before = personal_of(Ditto()).own_model(store, "k", 2)
             again = Node(CONFIG, tmp_path, limits="off")
             again("train", mandatory=1, server_round=2)
-            assert all((Ditto().own_model(store, "k", 3)[name] == second[name]).all() for name in second)
+            assert all((personal_of(Ditto()).own_model(store, "k", 3)[name] == second[name]).all() for name in second)
             assert any((before[name] != second[name]).any() for name in second)
 
 

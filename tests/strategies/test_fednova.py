@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from fedappeal.core.algorithm import of_run
 from fedappeal.settings.config import ConfigError, Scalar
 from server.build import check_settings
 from strategies import FedAvg, FedNova, Strategy
 from strategies.fednova import local_norm
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, model, run, values_of
 from tests.node import run_config
 from tests.strategies.played import Floats, Joins, Turns, close, drawn, play
@@ -107,20 +109,20 @@ def test_a_claim_of_examples_lengthens_no_step_beyond_the_median_where_influence
     clients = {10 + k: Volunteer(f"c{k}", local=u, examples=n) for k, (n, u) in enumerate(claims)}
     strategy = FedNova(local_epochs=1, local_steps=0, batch_size=10, influence="bounded", evaluate_every=0)
     result, watch = run(strategy, MemoryGrid(dict(clients)), 1)
-    # The claim counts as 20 examples, the lower median, so as two steps: p = 20, 20, 30, 20 of 90. Updates a step are
-    # 1, 1, 1 and 5e-11, which the bounds leave as it is.
-    tau = (20 * 2 + 20 * 2 + 30 * 3 + 20 * 2) / 90
+    # Updates a step are 1, 1, 1 and 5e-11, which the bounds leave as it is. As long as the median, 30 examples count
+    # as 20, the lower median; so does the claim. So all have p = 1 / 4 and two steps.
+    tau = 2.0
     assert watch.records[0].metrics["effective_steps"] == pytest.approx(tau)
-    assert values_of(result.arrays) == [pytest.approx(tau * 70 / 90, rel=1e-5)]
+    assert values_of(result.arrays) == [pytest.approx(tau * 3 / 4, rel=1e-5)]
 
 
 def test_a_run_says_how_clients_train() -> None:
     config = run_config(strategy="fednova", local_epochs=2, local_steps=0, batch_size=8, momentum=0.5)
     check_settings(config)
-    strategy = FedNova.of_run(config)
+    strategy = of_run(FedNova, config)
     assert strategy.steps(17) == 2 * 3
     assert strategy.settings.momentum == 0.5
-    assert set(strategy.told()) == {"strategy"}  # clients have the run's own settings
+    assert set(rounds_of(strategy).told()) == {"strategy"}  # clients have the run's own settings
     for rule in ("adamw", "prox"):
         with pytest.raises(ConfigError) as error:
             check_settings(run_config(strategy="fednova", local_rule=rule))

@@ -16,6 +16,7 @@ from strategies import MaxFLAdaGD, adagd
 from strategies.adagd.algorithm import AdaGDStep, Gathered, one_step
 from strategies.adagd.strategy import CASE_3
 from strategies.maxfl_adagd import LEAST_FACTOR, appeal_factor
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, model, values_of
 from tests.strategies.adagd.agents import constant, reply
 
@@ -138,7 +139,7 @@ def test_a_step_size_that_is_not_positive_is_refused(step_size: float) -> None:
 # -- through Flower's messages ---------------------------------------------------------------------------
 
 
-def opened(strategy: MaxFLAdaGD, agents: int) -> list[Message]:
+def asked_of(strategy: MaxFLAdaGD, agents: int) -> list[Message]:
     grid = MemoryGrid({10 + k: constant(str(k), 9.0, 0.0) for k in range(agents)})
     messages = list(strategy.configure_train(1, model(1, 1, 1), ConfigRecord(), grid))
     grid.push_messages(messages)
@@ -147,7 +148,7 @@ def opened(strategy: MaxFLAdaGD, agents: int) -> list[Message]:
 
 def test_a_round_is_one_step_and_says_nothing_of_losses() -> None:
     strategy = MaxFLAdaGD(step_size=0.1, precision=0.5, slack=3.0)
-    first, second, third = opened(strategy, 3)
+    first, second, third = asked_of(strategy, 3)
     told = first.content.config_records[keys.CONFIG]
     assert (told[keys.STRATEGY], told[keys.LOCAL_RULE]) == ("maxfl-adagd", "weighted-gradient")
     assert (told["maxfl-adagd.precision"], told["maxfl-adagd.slack"]) == (0.5, 3.0)
@@ -170,7 +171,7 @@ def test_a_round_is_one_step_and_says_nothing_of_losses() -> None:
 def test_claims_are_checked_and_a_missing_reply_is_waited_for() -> None:
     strategy = MaxFLAdaGD(step_size=0.1, precision=0.5)
     bad = [{"loss": 9.0}, {"margin": math.nan}, {"margin": math.inf}]
-    messages = opened(strategy, 4)
+    messages = asked_of(strategy, 4)
     replies = [reply(m, model(1, 1, 1), decision=1, **told) for m, told in zip(messages, bad, strict=False)]
     arrays, metrics = strategy.aggregate_train(
         1, [*replies, reply(messages[3], model(1, 1, 1), decision=1, margin=9)]
@@ -178,7 +179,7 @@ def test_claims_are_checked_and_a_missing_reply_is_waited_for() -> None:
     assert arrays is None
     assert metrics is not None
     assert (metrics["failed"], metrics["missing"], metrics["joined"]) == (3, 3, 1)
-    assert list(strategy.record.failures.values()) == [
+    assert list(rounds_of(strategy).record.failures.values()) == [
         "reply has no 'margin'",
         "margin = nan is not a finite number",
         "margin = inf is not a finite number",
@@ -187,10 +188,10 @@ def test_claims_are_checked_and_a_missing_reply_is_waited_for() -> None:
 
 def test_the_run_ends_in_case_three() -> None:
     strategy = MaxFLAdaGD(step_size=0.1, precision=0.5)
-    replies = [reply(m, model(0, 0, 1), decision=1, margin=-0.25) for m in opened(strategy, 2)]
+    replies = [reply(m, model(0, 0, 1), decision=1, margin=-0.25) for m in asked_of(strategy, 2)]
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays is None
-    assert strategy.finished == CASE_3
+    assert rounds_of(strategy).finished == CASE_3
 
 
 def test_it_refuses_what_adagd_refuses_under_its_own_name() -> None:

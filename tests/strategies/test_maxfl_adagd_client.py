@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from client.participation.byzantine import attackers
 from client.training.models import arrays_of, evaluate
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.simulation.attackers import attackers
 from fedappeal.tasks import load_task
 from strategies.maxfl_adagd import LEAST_FACTOR, MARGIN
-from tests.node import Node, changed, metrics_of, run_config
+from tests.attacking import attacking
+from tests.node import changed, metrics_of, run_config
 
 # 1.5 * 0.4 is far below the loss of a model that has learned nothing, which is near ln 10.
 CONFIG = run_config(
@@ -34,7 +35,7 @@ def ask(
     told: dict[str, Scalar | None] | None = None, node: dict[str, Scalar] | None = None, **settings: Scalar
 ) -> RecordDict:
     """Ask client 1 for a gradient of the initial model."""
-    return Node(changed(CONFIG, **settings), **(node or {}))("train", told=told)
+    return attacking(changed(CONFIG, **settings), **(node or {}))("train", told=told)
 
 
 def gradient_of(content: RecordDict) -> np.ndarray:

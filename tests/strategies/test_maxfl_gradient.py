@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, linear
 from client.app import client_app
 from client.roster import Participants
 from client.training.models import arrays_of
+from client.training.task_learner import TaskLearners
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Layout
@@ -34,7 +35,7 @@ def volunteer(partition: int, config: RunConfig = CONFIG, **node: Scalar) -> Han
     """One client in a process of its own; its run's settings name no strategy, so that each message may."""
     settings: dict[str, Scalar] = {"partition-id": partition, "device": "cpu", "fixed-requirement": RHO[partition]}
     run = {key: value for key, value in config.as_config().items() if key != "strategy"}
-    app, context = client_app(Participants()), Context(7, 3, settings | node, RecordDict(), run)
+    app, context = client_app(Participants(TaskLearners())), Context(7, 3, settings | node, RecordDict(), run)
     return lambda message: app(message, context)
 
 

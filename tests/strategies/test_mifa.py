@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedappeal.settings.config import ConfigError
 from strategies import MIFA, FedAvg
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 from tests.strategies.played import LEAVES, Floats, Joins, Turns, close, drawn, play
 from tests.strategies.rounds.mixed_round import Join, answer, ask
@@ -73,7 +74,7 @@ def test_a_round_of_mixed_replies() -> None:
     joins += [answer(next(messages), Join(model(1, 1, 1)))]
     arrays, _ = strategy.aggregate_train(1, joins)
     assert values_of(arrays) == pytest.approx([1, 1 + 4 / 29], rel=1e-6)
-    assert strategy.record.count("failed") == 2
+    assert rounds_of(strategy).record.count("failed") == 2
     assert len(strategy.carried()["updates"]) == 2
 
 

@@ -16,6 +16,7 @@ from server.build import check_settings
 from server.checkpoints import Checkpoint
 from strategies import MWFed
 from strategies.mwfed import SATISFIED, loads
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, model, run, values_of
 from tests.strategies.rounds.mixed_round import Join, answer, check_mixed
 
@@ -98,7 +99,7 @@ def test_who_reports_nothing_keeps_the_weight() -> None:
     assert steps(third) == [18, 9, 9]
     bad = Join(ArrayRecord(), {SATISFIED: 0})  # a reply that is left out says nothing either
     strategy.aggregate_train(3, [answer(third[11], bad), report(third[12], 0.5)])
-    assert strategy.record.count("failed") == 2
+    assert rounds_of(strategy).record.count("failed") == 2
     assert steps(asked(strategy, 4)) == [18, 9, 9]
 
 
@@ -141,7 +142,7 @@ def test_a_reply_that_nobody_asked_for_is_left_out() -> None:
     for message in asked(strategy, 2, (10, 11)).values():
         arrays, _ = strategy.aggregate_train(2, [report(late, 0, 9), report(message, 1, 2)])
         assert values_of(arrays) == [2]
-        assert strategy.record.failures == {"12": "reply of a client that this round did not ask"}
+        assert rounds_of(strategy).record.failures == {"12": "reply of a client that this round did not ask"}
         break
 
 
@@ -150,12 +151,12 @@ def test_the_weights_survive_a_checkpoint(tmp_path: Path) -> None:
     for server_round in (1, 2, 3):
         messages = asked(strategy, server_round)
         strategy.aggregate_train(server_round, [report(messages[node], int(node != 11)) for node in NODES])
-    Checkpoint(3, model(0), model(0), strategy.state()).write(tmp_path / "checkpoint")
+    Checkpoint(3, model(0), model(0), rounds_of(strategy).state()).write(tmp_path / "checkpoint")
     resumed = MWFed(local_steps=12)
-    resumed.restore(Checkpoint.read(tmp_path / "checkpoint").state)
+    rounds_of(resumed).restore(Checkpoint.read(tmp_path / "checkpoint").state)
     assert steps(asked(resumed, 4)) == steps(asked(strategy, 4)) == [4, 29, 4]  # 36 * (1, 8, 1) / 10
-    Checkpoint(0, model(0), model(0), MWFed(local_steps=1).state()).write(tmp_path / "empty")
-    resumed.restore(Checkpoint.read(tmp_path / "empty").state)
+    Checkpoint(0, model(0), model(0), rounds_of(MWFed(local_steps=1)).state()).write(tmp_path / "empty")
+    rounds_of(resumed).restore(Checkpoint.read(tmp_path / "empty").state)
     assert steps(asked(resumed, 5)) == [12, 12, 12]
 
 

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from fedappeal.core.algorithm import of_run
 from fedappeal.settings.config import ConfigError, Scalar
 from server.build import check_settings
 from strategies import MIFA, FedAvg, Oracle
+from strategies.rounds.strategy import rounds_of
 from tests.grid import model
 from tests.node import run_config
 from tests.strategies.played import LEAVES, Floats, Joins, Turns, close, drawn, play
@@ -71,7 +73,7 @@ def test_a_round_of_mixed_replies() -> None:
 def test_a_client_whose_probability_is_not_known_is_left_out() -> None:
     strategy = Oracle(probabilities="100=1,101=1")
     (w,) = play(lambda: strategy, START, drawn(6, 1, [1.0, 1.0, 1.0]), 3)
-    assert strategy.record.failures == {"102": "oracle.probabilities does not name client '102'"}
+    assert rounds_of(strategy).record.failures == {"102": "oracle.probabilities does not name client '102'"}
     assert (w != START).any()
 
 
@@ -99,6 +101,6 @@ def test_what_is_not_allowed(settings: dict[str, Scalar], line: str) -> None:
 def test_no_message_says_what_the_oracle_knows() -> None:
     config = run_config(strategy="oracle", oracle__probabilities="client-0000=0.5,client-0001=1", clients=2)
     check_settings(config)
-    assert set(Oracle.of_run(config).told()) == {"strategy", "oracle.server-lr"}
+    assert set(rounds_of(of_run(Oracle, config)).told()) == {"strategy", "oracle.server-lr"}
     with pytest.raises(ConfigError, match=r"^model with BatchNorm is not allowed with strategy = 'oracle': bn "):
         Oracle(probabilities="1").check_model(["bn.running_var"])

@@ -8,6 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import nn
 
+from fedappeal.core.algorithm import personal_of
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import LOCAL_RULES
@@ -139,10 +140,10 @@ def test_what_is_sent() -> None:
     ):
         told = dict(message.content.config_records[keys.CONFIG])
         assert {k: told[k] for k in expected} == expected
-    adaptation = strategy.adaptation()
+    adaptation = personal_of(strategy).adaptation()
     assert adaptation is not None
     assert (adaptation[0].name, adaptation[1]) == ("sgd", {"local-steps": 4, "learning-rate": 0.3})
-    assert PerFedAvg(adaptation_steps=0).adaptation() is None
+    assert personal_of(PerFedAvg(adaptation_steps=0)).adaptation() is None
 
 
 def test_the_model_is_reported_as_sent_and_adapted() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
 
+from client.learner import Job
 from client.training.models import arrays_of
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalTrainingSettings
@@ -140,8 +141,8 @@ def test_each_step_gets_minibatches_of_its_own(monkeypatch: pytest.MonkeyPatch, 
     seen: list[NDArray[np.int64]] = []
     monkeypatch.setattr(PerFedAvg.LocalRule, "train", lambda rule, model, problem: seen.append(problem.batches))
     training = LocalTrainingSettings.parse({"learning-rate": 0.1, "batch-size": 8, "local-steps": 5})
-    one.trained(arrays_of(one.task.initial_model(0)), maml(order=order), training, 4, "batches")
-    expected = batch_indices(CONFIG.seed, one.client_id, 4, len(one.data.train), 5 * draws, 8)
+    one.trained(arrays_of(one.learner.task.initial_model(0)), Job(maml(order=order), training, "batches", 4))
+    expected = batch_indices(CONFIG.seed, one.client_id, 4, len(one.learner.data.train), 5 * draws, 8)
     np.testing.assert_array_equal(seen[0], expected)
     assert SGD().draws() == PFedMe.LocalRule().draws() == 1
 

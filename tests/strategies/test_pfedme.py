@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
+from fedappeal.core.algorithm import personal_of
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings
@@ -110,7 +111,7 @@ def test_what_is_sent() -> None:
     ):
         told = dict(message.content.config_records[keys.CONFIG])
         assert {k: told[k] for k in expected} == expected
-    adaptation = strategy.adaptation()
+    adaptation = personal_of(strategy).adaptation()
     assert adaptation is not None
     rule, training = adaptation
     assert (rule.name, rule.settings.proximal_mu) == ("prox", 4.0)

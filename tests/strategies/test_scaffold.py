@@ -11,6 +11,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings
 from server.checkpoints import Checkpoint
 from strategies import FedAvg, Scaffold
+from strategies.rounds.strategy import rounds_of, shared_of
 from strategies.scaffold import CONTROL, CONTROL_DELTA, CONTROL_ROUND
 from tests.grid import Handler, MemoryGrid, Volunteer, model, values_of
 from tests.quadratics import config, drifted, learned, nodes, optimum
@@ -77,7 +78,7 @@ def test_a_reply_counts_whole_or_not_at_all(wrong: ArrayRecord) -> None:
     replies = [answer(first, joined(good, wrong)), answer(second, joined(wrong, fine))]
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays is None
-    assert strategy.record.failures[first_id(first)].startswith("control-delta: ")
+    assert rounds_of(strategy).record.failures[first_id(first)].startswith("control-delta: ")
     assert control(next(ask(strategy, 2))) == [0, 0]
     replies = [replies[0], answer(third, joined(good, fine)), replies[1]]
     arrays, _ = strategy.aggregate_train(2, replies)
@@ -100,8 +101,8 @@ def test_a_surplus_reply_does_not_count_on_either_side() -> None:
     other = Message(first.content, 21 - first.metadata.dst_node_id, "train", group_id="1")
     grid.push_messages([first, other])
     strategy.aggregate_train(1, [answer(m, joined(model(4), model(8))) for m in (first, other)])
-    assert strategy.record.count("surplus") == 1
-    strategy.shared = strategy.shared.model_copy(update={"clients_per_round": 2})
+    assert rounds_of(strategy).record.count("surplus") == 1
+    rounds_of(strategy).setup.shared = shared_of(strategy).model_copy(update={"clients_per_round": 2})
     after = {m.metadata.dst_node_id: m for m in strategy.configure_train(2, model(0), ConfigRecord(), grid)}
     assert all(control(m) == [4] for m in after.values())  # 8 / 2 nodes
     assert told(after[first.metadata.dst_node_id], ROUND_OF_C) == 1
@@ -153,7 +154,7 @@ def test_a_client_that_did_not_come_back_after_a_resume_still_counts() -> None:
     grid.push_messages(messages)
     strategy.aggregate_train(1, [answer(m, joined(model(1), model(6))) for m in messages])
     resumed = Scaffold()
-    resumed.restore(strategy.state())
+    rounds_of(resumed).restore(rounds_of(strategy).state())
     grid = MemoryGrid({11: Volunteer("b")})
     assert control(next(iter(resumed.configure_train(2, model(0), ConfigRecord(), grid)))) == [6]  # 12 / 2
 
@@ -213,19 +214,41 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path
     whole = rounds(Scaffold(), MemoryGrid(nodes(run, tmp_path / "whole")), 1, 6, line())
     strategy, grid = Scaffold(), MemoryGrid(nodes(run, tmp_path / "parts"))
     three = rounds(strategy, grid, 1, 3, line())
-    Checkpoint(3, line(), three, strategy.state()).write(tmp_path / "checkpoint")
+    Checkpoint(3, line(), three, rounds_of(strategy).state()).write(tmp_path / "checkpoint")
     rounds(strategy, grid, 4, 4, three)  # round 4 ran, and then the server was gone
     saved, resumed = Checkpoint.read(tmp_path / "checkpoint"), Scaffold()
-    resumed.restore(saved.state)
+    rounds_of(resumed).restore(saved.state)
     again = rounds(resumed, MemoryGrid(nodes(run, tmp_path / "parts")), 4, 6, saved.arrays)
     assert again == whole
 
 
 def test_the_state_before_the_first_round(tmp_path: Path) -> None:
-    Checkpoint(0, model(1), model(1), Scaffold().state()).write(tmp_path / "checkpoint")
+    Checkpoint(0, model(1), model(1), rounds_of(Scaffold()).state()).write(tmp_path / "checkpoint")
     strategy = Scaffold()
-    strategy.restore(Checkpoint.read(tmp_path / "checkpoint").state)
+    rounds_of(strategy).restore(Checkpoint.read(tmp_path / "checkpoint").state)
     assert control(next(ask(strategy, 1))) == [0, 0]
+
+
+def test_a_bounded_run_says_that_a_checkpoint_without_clients_control_variates_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, strategy, told = config(3), Scaffold(), ConfigRecord({keys.RUN_KEY: "k"})
+    grid = MemoryGrid(nodes(run, tmp_path))
+    model_after, _ = strategy.aggregate_train(
+        1, grid.send_and_receive(strategy.configure_train(1, line(), told, grid))
+    )
+    assert model_after is not None
+    before = Checkpoint(1, line(), model_after, rounds_of(strategy).state())
+    before.write(tmp_path / "checkpoint")
+    line_of_log = "the checkpoint has no client's control variate by itself: all begin with zero again"
+    for influence, said in (("off", []), ("bounded", [line_of_log])):
+        resumed = Scaffold(influence=influence)
+        rounds_of(resumed).restore(Checkpoint.read(tmp_path / "checkpoint").state)
+        caplog.clear()
+        sent = list(resumed.configure_train(2, model_after, told, grid))
+        assert [record.message for record in caplog.records if "control variate" in record.message] == said
+        variates = sent[0].content.array_records[CONTROL].values()
+        assert any(array.numpy().any() for array in variates) is not bool(said)
 
 
 def test_settings_that_are_not_allowed_are_named() -> None:

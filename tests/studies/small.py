@@ -71,7 +71,7 @@ FEDERATED = Experiment(
         "participation": "always",
     },
     arms=(Arm("FedAvg", {"strategy": "fedavg"}), Arm("MaxFL", {"strategy": "maxfl"})),
-    measures=(Measure("accuracy", "accuracy %", late("accuracy"), percent=True),),
+    measures=(Measure("accuracy", "accuracy %", late("accuracy", 20), percent=True),),
     quick=Quick({"rounds": 1}),
     seeds=1,
 )

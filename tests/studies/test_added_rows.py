@@ -13,11 +13,11 @@ from fedappeal.cli.option_groups import ReproduceOptions
 from fedappeal.cli.reproduce import start_reproduction
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.experiment import Arm, Experiment, Results
+from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
+from fedappeal.studies.experiment_page import add_to_page, page_of, write_page
 from fedappeal.studies.harness import carry_out
-from fedappeal.studies.page import add_to_page, page_of, write_page
 from fedappeal.studies.plan import make_plan
-from fedappeal.studies.record import Record, make_record, read_record
+from fedappeal.studies.record import StudyRecord, make_record, read_record
 from fedappeal.studies.results import StudyResults
 from tests.studies.small import FEDERATED, computed
 
@@ -62,7 +62,7 @@ def test_the_command_runs_what_is_missing_alone(before: int, tmp_path: Path, mon
 
 def test_a_page_with_all_rows_is_one_line(tmp_path: Path) -> None:
     whole = dataclasses.replace(FEDERATED, arms=FEDERATED.arms[:1])
-    page = Record(whole, with_numbers(record_of(whole, tmp_path)))
+    page = StudyRecord(whole, with_numbers(record_of(whole, tmp_path)))
     with pytest.raises(ConfigError, match="missing: the page of federated has all rows"):
         page.missing(tmp_path)
 
@@ -99,7 +99,7 @@ def test_what_would_run_other_rows_is_one_line(changed: dict[str, object], line:
     assert list(tmp_path.iterdir()) == []
 
 
-def record_of(experiment: Experiment, tmp_path: Path) -> Record:
+def record_of(experiment: Experiment, tmp_path: Path) -> StudyRecord:
     return make_record(make_plan(experiment, tmp_path), Results(experiment, ()), {}, figure=False)
 
 
@@ -112,25 +112,25 @@ def test_the_page_is_as_of_one_run_of_all_rows(first: slice, tmp_path: Path) -> 
         Arm("FedAvg, faster", {"strategy": "fedavg", "learning-rate": 0.5}),
     )
     whole = dataclasses.replace(FEDERATED, arms=arms)
-    page = Record(whole, with_numbers(record_of(dataclasses.replace(whole, arms=arms[first]), tmp_path)))
+    page = StudyRecord(whole, with_numbers(record_of(dataclasses.replace(whole, arms=arms[first]), tmp_path)))
     added = missing_of(page, tmp_path)
     assert [arm.name for arm in added.experiment.arms] == [arm.name for arm in arms if arm not in arms[first]]
-    joined = page.joined(Record(added.experiment, with_numbers(added)))
+    joined = page.joined(StudyRecord(added.experiment, with_numbers(added)))
     assert list(joined.numbers.undrawn) == [arm.name for arm in added.experiment.arms]
-    drawn = Record(whole, joined.numbers.model_copy(update={"undrawn": ()}))
-    assert page_of(drawn) == page_of(Record(whole, with_numbers(record_of(whole, tmp_path))))
+    drawn = StudyRecord(whole, joined.numbers.model_copy(update={"undrawn": ()}))
+    assert page_of(drawn) == page_of(StudyRecord(whole, with_numbers(record_of(whole, tmp_path))))
     for record, lacks in ((joined, True), (drawn, False)):
-        page_text = page_of(Record(whole, record.numbers.model_copy(update={"figure": True})))
+        page_text = page_of(StudyRecord(whole, record.numbers.model_copy(update={"figure": True})))
         assert f"![{whole.title}]({whole.name}.png)" in page_text
         assert (f"[The runs over the rounds]({whole.name}.png), without " in page_text) == lacks
 
 
-def missing_of(page: Record, tmp_path: Path) -> Record:
+def missing_of(page: StudyRecord, tmp_path: Path) -> StudyRecord:
     plan = page.missing(tmp_path)
     return make_record(plan, Results(plan.experiment, ()), {}, figure=False)
 
 
-def with_numbers(record: Record) -> StudyResults:
+def with_numbers(record: StudyRecord) -> StudyResults:
     """A record in which the only seed of each row has a number, a failed run and one that diverged."""
     change = {"seeds": (0,), "rounds": (2,), "ours": {"accuracy": (50.0,)}}
     runs = [f"{row.name}, seed 0" for row in record.numbers.rows]
@@ -150,7 +150,7 @@ def test_a_row_without_all_seeds_is_run_again_and_one_that_is_no_more_is_left_ou
     partly = numbers.rows[0].model_copy(update={"seeds": (), "rounds": (), "ours": {"accuracy": ()}})
     diverged = {name: ends for name, ends in numbers.diverged.items() if name != "a, seed 0"}
     numbers = numbers.model_copy(update={"rows": (partly, *numbers.rows[1:]), "diverged": diverged})
-    page = Record(dataclasses.replace(FEDERATED, arms=arms), numbers)
+    page = StudyRecord(dataclasses.replace(FEDERATED, arms=arms), numbers)
     added = missing_of(page, tmp_path)
     assert [arm.name for arm in added.experiment.arms] == ["a", "c"]
     joined = page.joined(added).numbers
@@ -163,7 +163,7 @@ def test_a_setting_that_is_newer_than_the_page_counts_with_its_default(tmp_path:
     whole = dataclasses.replace(FEDERATED, arms=arms)
     numbers = record_of(with_first_row(whole), tmp_path).numbers
     older = {key: value for key, value in numbers.settings["all"].items() if key not in ("ask-on", "momentum")}
-    page = Record(whole, numbers.model_copy(update={"settings": {"all": older}}))
+    page = StudyRecord(whole, numbers.model_copy(update={"settings": {"all": older}}))
     settings = page.joined(missing_of(page, tmp_path)).numbers.settings
     assert {name: row["ask-on"] for name, row in settings.items()} == {"all": "True", "one wave": "False"}
     assert {row["momentum"] for row in settings.values()} == {"0.0"}
@@ -182,4 +182,14 @@ def test_fewer_seeds_other_settings_and_a_short_form_are_one_line(tmp_path: Path
         ({"command": "fedappeal reproduce computed --set base=3"}, "the numbers of computed are of a run with --set"),
     ):
         with pytest.raises(ConfigError, match=line):
-            Record(whole, page.numbers.model_copy(update=changed)).missing(tmp_path, 5)
+            StudyRecord(whole, page.numbers.model_copy(update=changed)).missing(tmp_path, 5)
+
+
+def test_numbers_without_any_row_of_the_experiment_are_refused(tmp_path: Path) -> None:
+    """Rows of earlier versions had other keys."""
+    whole = experiment_in(tmp_path)
+    page_of_run(whole, tmp_path, "pages")
+    arms = tuple(dataclasses.replace(arm, name=f"{arm.name}-now") for arm in whole.arms)
+    renamed = dataclasses.replace(whole, arms=arms, quick=Quick())
+    with pytest.raises(ConfigError, match="has no row of computed: it was written by an older version"):
+        read_record(renamed, tmp_path / "pages")

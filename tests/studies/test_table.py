@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fedappeal.record.lines import EVENTS
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, RunResult, at_least
+from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Numbers, Quick, Results, RunResult
 from fedappeal.studies.table import diverged_runs, numbers_table, verdict_table, with_spread
 from fedappeal.studies.verdict import verdicts
-from fedappeal.views.comparison.measures import Measure, best, both, joined_share, last, late, total
+from fedappeal.views.comparison.measures import Measure, best, joined_share, last, late, total
 from strategies.rounds.sums.last_good import DIVERGED
 from tests.studies.small import computed
 
@@ -27,23 +27,23 @@ def test_readings_by_hand() -> None:
     assert last("accuracy")(LINES) == 0.4
     assert late("accuracy", 3)(LINES) == pytest.approx(0.3)  # rounds 3 and 4; 5 was not evaluated
     assert late("accuracy", 1)(LINES) is None
-    assert late("accuracy")(LINES) == pytest.approx(0.5)
+    assert late("accuracy", 20)(LINES) == pytest.approx(0.5)
     assert best("accuracy")(LINES) == 0.9
     assert total("bytes_up")(LINES) == 111
     assert joined_share()(LINES) == pytest.approx(6 / 12)
     assert joined_share(3)(LINES) == pytest.approx(1 / 4)
     assert joined_share(after=1)(LINES) == pytest.approx(2 / 8)
     assert joined_share(after=5)(LINES) is None
-    for reading in (last("loss"), late("loss"), best("loss"), total("loss"), joined_share(1)):
+    for reading in (last("loss"), late("loss", 20), best("loss"), total("loss"), joined_share(1)):
         assert reading(LINES) is None
-    for reading in (last("accuracy"), late("accuracy"), best("accuracy"), joined_share()):
+    for reading in (last("accuracy"), late("accuracy", 20), best("accuracy"), joined_share()):
         assert reading([]) is None
 
 
 def test_a_model_that_diverged_is_not_spoken_for_by_the_rounds_before() -> None:
     lines: list[dict[str, Any]] = [*LINES, {"round": 6, "evaluated": 0, "expected": 3, "bytes_up": 7}]
     assert last("accuracy")(lines) is None
-    assert late("accuracy")(lines) is None
+    assert late("accuracy", 20)(lines) is None
     assert last("bytes_up")(lines) == late("bytes_up", 1)(lines) == 7
     recovered = [*lines, {"round": 30, "accuracy": 0.7, "evaluated": 2, "expected": 3}]
     assert last("accuracy")(recovered) == late("accuracy", 20)(recovered) == 0.7
@@ -81,7 +81,10 @@ def test_the_papers_number_keeps_all_its_digits(paper: float | tuple[float, floa
     assert table.rows[0][1] == f"1.00 ({shown})"
 
 
-ACCURACY = both("accuracy", "accuracy %", "accuracy", percent=True)
+ACCURACY = (
+    Measure("accuracy", "accuracy %", last("accuracy"), percent=True),
+    Measure("accuracy-late", "accuracy %, last 20 rounds", late("accuracy", 20), percent=True, beside="accuracy"),
+)
 LOSS = Measure("loss", "loss", last("loss"), better="lower", digits=1)
 ARMS = (
     Arm("ours", {}, {"accuracy": (70.86, 2.18)}, "as printed", label="MaxFL"),
@@ -131,7 +134,7 @@ def test_ours_and_the_papers() -> None:
 def test_claims_that_fill_a_table_stand_in_columns() -> None:
     made = experiment(
         claims=tuple(
-            Claim(f"{arm}: {text}", at_least(arm, key, bound), "as printed", ours=bound > 1)
+            Claim(f"{arm}: {text}", Contrast((arm, key), bound), "as printed", ours=bound > 1)
             for arm in ("ours", "other")
             for text, key, bound in (("accurate", "accuracy", 0.0), ("lossy", "loss", 1.5))
         )

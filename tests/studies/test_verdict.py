@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Results, RunResult, ahead
+from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Results, RunResult
 from fedappeal.studies.verdict import Verdict, leading, papers_margin, summary, verdicts
 from fedappeal.views.comparison.measures import Measure, last
 
-OVER = ahead("ours", "other", "x")
+OVER = Contrast(("ours", "x"), ("other", "x"))
 
 
 def of(*margins: float | None, paper: float | None = None, **fields: Any) -> Verdict:

@@ -21,6 +21,7 @@ def test_a_third_is_held_out_and_the_rest_is_trained_on() -> None:
     assert together.tolist() == [float(v) for v in range(60)]
     assert parted.test is data.test
     assert parted.fingerprint != data.fingerprint
+    assert with_held_out(parted) is parted
 
 
 def test_an_example_is_held_out_wherever_it_stands() -> None:

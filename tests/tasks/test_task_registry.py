@@ -284,15 +284,18 @@ def test_loss_and_accuracy_by_hand() -> None:
 )
 def test_only_a_task_of_ours_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedappeal.system.files.replace_file", lambda *given: pytest.fail("called"))
-    for allowed in (Allowed.of([]), ALL):
+    module, no_task = name.partition(":")[0], "it is no subclass of fedappeal.tasks.task.Task"
+    for allowed, why in ((Allowed.of([]), f"'{module}' holds none that a run may name"), (ALL, no_task)):
         with pytest.raises(ConfigError) as caught:
             load_task(settings(task=name), None, allowed)
-        assert str(caught.value) == f"task = '{name}' is not allowed: it is no subclass of fedappeal.tasks.task.Task"
+        assert str(caught.value) == f"task = '{name}' is not allowed: {why}"
 
 
 def test_a_task_is_not_reached_through_another_module(own: str) -> None:
     for name in (f"{own}:torch.nn.Linear", "fedappeal.core.plugins:os.system"):
         with pytest.raises(ConfigError, match=r"is a module of its own: write it before the colon$"):
+            load_task(settings(task=name), None)
+        with pytest.raises(ConfigError, match=r"one name behind the colon$|holds none that a run may name$"):
             load_task(settings(task=name), None, Allowed.of([own]))
 
 

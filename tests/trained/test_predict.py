@@ -3,13 +3,17 @@
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
+from fedappeal.api.trained import predict_table
+from fedappeal.data.columns import Columns
+from fedappeal.data.scaling import Scaling
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.task import Normalisation
 from fedappeal.trained import open_model
-from fedappeal.trained.model import TrainedModel, predict
+from fedappeal.trained.model import TrainedModel, predict, write_onnx
 from tests.trained.models import write_model
 
 RNG = np.random.default_rng(3)
@@ -82,3 +86,58 @@ def test_outputs_of_another_form_are_one_line(tmp_path: Path) -> None:
     model = TrainedModel(opened.card, opened.task, Middle())
     with pytest.raises(ConfigError, match=r"^the model's outputs have shape \(7, 1\): \(7, 10\), one number a label"):
         predict(model, [(NAMES, PIXELS, None)])
+
+
+def vectors(folder: Path, **fields: object) -> TrainedModel:
+    """A model of columns: the same as of pixels, without their scaling."""
+    card = trained(folder, input_shape=(64,), feature_names=(), **fields)
+
+    def inputs(raw: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(raw.astype(np.float32))
+
+    card.task.inputs, card.task.input_shape = inputs, (64,)  # type: ignore[method-assign, assignment]
+    return card
+
+
+def test_a_table_is_scaled_as_the_clients_that_trained_the_model(tmp_path: Path) -> None:
+    table = pandas.DataFrame(RNG.normal(60, 15, (9, 64)), columns=[f"p{k}" for k in range(64)])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    mean, std = table.to_numpy().mean(axis=0), table.to_numpy().std(axis=0)
+    logits = (table.to_numpy() - mean) / std @ WEIGHT.T + BIAS
+    labels = [str(label) for label in logits.argmax(axis=1)]
+    scaling = Scaling(tuple(mean.tolist()), tuple(std.tolist()))
+    shared, clients = vectors(tmp_path, scale="standard"), vectors(tmp_path, scale="standard", scaling=scaling)
+
+    def said(model: TrainedModel, scale_from: object = None) -> list[str]:
+        return [
+            line.label for line in predict_table(model, tmp_path / "t.csv", Columns(), scale_from=scale_from)[0].lines
+        ]
+
+    assert said(clients) == labels
+    (tmp_path / "m").rename(tmp_path / "preferred-k.safetensors")
+    for source in (str(tmp_path / "t.csv"), tmp_path / "preferred-k.safetensors", table):
+        assert said(shared, source) == labels
+    # A task that scales has its numbers standardised as well, which takes what it did away.
+    scales = vectors(tmp_path, scale="standard")
+    inputs = scales.task.inputs
+    scales.task.inputs = lambda raw: inputs(raw) / 10 - 3  # type: ignore[method-assign, assignment, operator]
+    assert said(scales, table) == labels
+    write_model(tmp_path / "other.safetensors", {}, scale="standard")
+    for model, source, line in (
+        (shared, None, "each client standardised its table by its own training data: scale-from names"),
+        (vectors(tmp_path), str(tmp_path / "t.csv"), "scale-from is of a model whose clients standardised"),
+        (shared, str(tmp_path / "other.safetensors"), "it is no model of a client that standardised its table"),
+        (shared, str(tmp_path / "none.csv"), "none.csv"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            said(model, source)
+
+
+def test_a_clients_model_of_a_table_takes_its_columns_as_they_are_in_onnx_too(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    scaling = Scaling(tuple(range(64)), tuple(range(1, 65)))
+    write_onnx(vectors(tmp_path, scale="standard", scaling=scaling), tmp_path / "m.onnx")
+    x = RNG.normal(60, 15, (5, 64))
+    (logits,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"input": x.astype(np.float32)})
+    expected = (x - np.arange(64)) / np.arange(1, 65) @ WEIGHT.T + BIAS
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)

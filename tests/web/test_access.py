@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from fedappeal.web.access import MOST_BODY, MOST_SESSIONS, hosts_of
-from fedappeal.web.serving import PagePlace, ServedPage, served
+from fedappeal.web.serving import PagePlace, ServedPage, serve_page
 from tests.web.pages import small_page
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[ServedPage]:
-    with served(small_page(), PagePlace(0)) as page:
+    with serve_page(small_page(), PagePlace(0)) as page:
         yield page
 
 
@@ -88,7 +88,7 @@ def test_the_token_opens_as_bearer_and_a_session_as_cookie_of_its_own_name(
 
 
 def test_the_latest_sessions_count() -> None:
-    with served(small_page(), PagePlace(0)) as page:
+    with serve_page(small_page(), PagePlace(0)) as page:
         port = page.address.rpartition(":")[2]
         sessions = [new_session(page) for _ in range(MOST_SESSIONS + 1)]
         assert len(set(sessions)) == MOST_SESSIONS + 1

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fedappeal.web.events import Events
-from fedappeal.web.serving import PagePlace, served
+from fedappeal.web.serving import PagePlace, serve_page
 from tests.web.pages import small_page
 
 
@@ -83,7 +83,7 @@ def test_texts_of_others_stay_inside_their_event() -> None:
 
 def test_pages_beyond_the_most_are_refused_until_one_is_closed() -> None:
     events = Events(lambda: ("all", 0), most_readers=2, heartbeat=0.05)
-    with served(small_page(Route("/events", events.endpoint)), PagePlace(0)) as page:
+    with serve_page(small_page(Route("/events", events.endpoint)), PagePlace(0)) as page:
         address = f"http://{page.address}/events"
         known = {"Authorization": f"Bearer {page.token}"}
         with (

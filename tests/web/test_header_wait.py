@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fedappeal.web import serving as header_wait
-from fedappeal.web.serving import PagePlace, ServedPage, served
+from fedappeal.web.serving import PagePlace, ServedPage, serve_page
 from tests.web.pages import small_page
 
 WAIT = 0.5
@@ -46,7 +46,7 @@ def seconds_until_it_ends(connection: socket.socket) -> float:
 
 
 def test_idle_connections_hold_a_page_no_longer_than_the_wait() -> None:
-    with served(small_page(), PagePlace(0)) as page, contextlib.ExitStack() as held:
+    with serve_page(small_page(), PagePlace(0)) as page, contextlib.ExitStack() as held:
         known = {"Authorization": f"Bearer {page.token}"}
         for number in range(64):
             connection = held.enter_context(connected(page))
@@ -63,12 +63,12 @@ def test_idle_connections_hold_a_page_no_longer_than_the_wait() -> None:
 
 
 def test_single_bytes_do_not_put_the_end_off() -> None:
-    with served(small_page(), PagePlace(0)) as page, connected(page) as connection:
+    with serve_page(small_page(), PagePlace(0)) as page, connected(page) as connection:
         assert seconds_until_it_ends(connection) < MARGIN
 
 
 def test_nor_do_they_after_an_answer() -> None:
-    with served(small_page(), PagePlace(0)) as page, connected(page) as connection:
+    with serve_page(small_page(), PagePlace(0)) as page, connected(page) as connection:
         connection.sendall(f"GET / HTTP/1.1\r\nHost: {page.address}\r\n\r\n".encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 403")
         assert seconds_until_it_ends(connection) < MARGIN
@@ -79,7 +79,7 @@ def test_an_answer_that_takes_longer_arrives() -> None:
         time.sleep(2 * WAIT)
         return PlainTextResponse("at last")
 
-    with served(small_page(Route("/slow", slow)), PagePlace(0)) as page:
+    with serve_page(small_page(Route("/slow", slow)), PagePlace(0)) as page:
         known = {"Authorization": f"Bearer {page.token}"}
         with httpx.Client(headers=known, trust_env=False, timeout=30) as client:
             for _ in range(2):

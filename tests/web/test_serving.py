@@ -12,12 +12,12 @@ from starlette.routing import Route
 from fedappeal.settings.config import ConfigError
 from fedappeal.web import serving
 from fedappeal.web.events import Events
-from fedappeal.web.serving import PagePlace, served
+from fedappeal.web.serving import PagePlace, serve_page
 from tests.web.pages import small_page
 
 
 def test_a_page_is_served_while_the_with_lasts() -> None:
-    with served(small_page(), PagePlace(0)) as page:
+    with serve_page(small_page(), PagePlace(0)) as page:
         assert page.url == f"http://{page.address}/?token={page.token}"
         assert page.address.startswith("127.0.0.1:")
         assert len(page.token) >= 43  # 256 bits
@@ -30,7 +30,7 @@ def test_a_page_is_served_while_the_with_lasts() -> None:
 
 
 def test_every_page_has_a_token_of_its_own() -> None:
-    with served(small_page(), PagePlace(0)) as one, served(small_page(), PagePlace(0)) as other:
+    with serve_page(small_page(), PagePlace(0)) as one, serve_page(small_page(), PagePlace(0)) as other:
         assert one.token != other.token
         known = {"Authorization": f"Bearer {one.token}"}
         assert httpx.get(f"http://{one.address}/", headers=known, trust_env=False).status_code == 200
@@ -41,7 +41,7 @@ def test_a_taken_port_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         wanted = rf"^page = {port} is not allowed: .*[Aa]ddress already in use.*127\.0\.0\.1:{port}"
-        with pytest.raises(ConfigError, match=wanted), served(small_page(), PagePlace(port)):
+        with pytest.raises(ConfigError, match=wanted), serve_page(small_page(), PagePlace(port)):
             pass
         with pytest.raises(ConfigError, match=wanted):
             PagePlace(port).check()
@@ -61,14 +61,14 @@ def test_a_published_address_that_is_none_is_one_line(published: str) -> None:
 
 def test_a_published_address_is_the_one_that_is_visited() -> None:
     """As in a container: bound to one port, published under another."""
-    with served(small_page(), PagePlace(0, published="127.0.0.1:8090")) as page:
+    with serve_page(small_page(), PagePlace(0, published="127.0.0.1:8090")) as page:
         assert page.url == f"http://127.0.0.1:8090/?token={page.token}"
 
 
 def test_a_page_in_a_container_knows_its_published_host_alone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with served(small_page(), PagePlace(port, published="lab.example:8090")) as page:
+    with serve_page(small_page(), PagePlace(port, published="lab.example:8090")) as page:
         known = {"Authorization": f"Bearer {page.token}"}
         for host, status in (("lab.example:8090", 200), ("localhost:8090", 200), (f"127.0.0.1:{port}", 403)):
             answer = httpx.get(f"http://127.0.0.1:{port}/", headers={**known, "Host": host}, trust_env=False)
@@ -78,7 +78,7 @@ def test_a_page_in_a_container_knows_its_published_host_alone() -> None:
 def test_it_ends_with_an_event_stream_open() -> None:
     events = Events(lambda: ("state", {"round": 1}))
     with httpx.Client(trust_env=False, timeout=30) as client:
-        with served(small_page(Route("/events", events.endpoint)), PagePlace(0)) as page:
+        with serve_page(small_page(Route("/events", events.endpoint)), PagePlace(0)) as page:
             known = {"Authorization": f"Bearer {page.token}"}
             stream = client.send(
                 client.build_request("GET", f"http://{page.address}/events", headers=known), stream=True
@@ -93,7 +93,7 @@ def test_it_ends_with_an_event_stream_open() -> None:
 def test_uvicorns_loggers_are_as_they_were() -> None:
     logger = logging.getLogger("uvicorn.error")
     before = logger.level, logging.getLogger("uvicorn.access").propagate
-    with served(small_page(), PagePlace(0)):
+    with serve_page(small_page(), PagePlace(0)):
         assert logger.level > logging.CRITICAL
     assert (logger.level, logging.getLogger("uvicorn.access").propagate) == before
 
@@ -146,7 +146,7 @@ def test_the_servers_loggers_are_as_before() -> None:
     mine = (logging.DEBUG + 3, [logging.NullHandler()], False)
     logger.level, logger.handlers, logger.propagate = mine
     try:
-        with served(small_page(), PagePlace(0)):
+        with serve_page(small_page(), PagePlace(0)):
             pass
         assert (logger.level, logger.handlers, logger.propagate) == mine
     finally:

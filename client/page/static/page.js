@@ -98,7 +98,9 @@ function decision(data) {
   const when = made("td", new Date(data.at * 1000).toLocaleString());
   when.append(made("div", data.run, "soft"));
   const round = data.what === "rested" ? `after ${data.round || "the roll call"}` : data.round || "roll call";
-  row.append(when, made("td", round, data.round ? "" : "roll-call"), made("td", data.what), made("td", data.why));
+  const what = made("td", data.what, "decision");
+  if (data.colour) what.style.borderLeftColor = data.colour;
+  row.append(when, made("td", round, data.round ? "" : "roll-call"), what, made("td", data.why));
   return row;
 }
 

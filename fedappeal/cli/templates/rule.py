@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from client.training.descent import trainable
+from client.training.descent import gradients_of, trainable
 from fedappeal.core.local_rule import LocalProblem, LocalRule
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import Positive
@@ -34,7 +34,8 @@ class Mine(LocalRule):
 
         parameters = trainable(model)
         for batch in problem.minibatches():  # as many as the run says, of the run's size
-            gradients = torch.autograd.grad(problem.loss_of(model, batch), parameters)
+            # Zeros where the loss does not depend on a parameter: it stays as it is.
+            gradients, _ = gradients_of(problem.loss_of(model, batch), parameters)
             norm = torch.stack([(g * g).sum() for g in gradients]).sum().sqrt()
             step = problem.settings.learning_rate * (self.settings.longest / norm).clamp_max(1.0)
             with torch.no_grad():

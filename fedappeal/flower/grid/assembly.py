@@ -29,7 +29,10 @@ DEEPEST = 5
 
 
 class TreeRefused(ValueError):
-    """A tree is not one of a Flower message, or too large; the message says why."""
+    """An object tree that is none of a Flower message, or too large.
+
+    The message says why.
+    """
 
 
 def levels(tree: ObjectTree, most: int) -> list[list[ObjectTree]]:
@@ -74,7 +77,7 @@ class TooLong(ValueError):
 
 @dataclass
 class _Growing:
-    """An array, the ids of its chunks that are still to be appended in reverse order, and its bytes so far."""
+    """An array that grows: its ids of chunks to come, reversed, and bytes so far."""
 
     array: Array
     left: list[str]
@@ -82,7 +85,9 @@ class _Growing:
 
 
 class Assembly:
-    """Arrays that grow chunk by chunk; whatever its methods raise concerns the client that sent them.
+    """The arrays of a reply, which grow chunk by chunk.
+
+    Whatever its methods raise concerns the client that sent them.
 
     Args:
         allowance: what the arrays may hold together.
@@ -95,7 +100,9 @@ class Assembly:
         self._uses: Counter[str] = Counter()
 
     def begin(self, contents: Mapping[str, bytes]) -> None:
-        """Take in what is said of the arrays; ``contents``: objects by id, others than arrays among them.
+        """Read the arrays' descriptions.
+
+        ``contents``: objects by id, others than arrays among them.
 
         Raises:
             TooLong: the arrays say that they hold more than is allowed.
@@ -124,7 +131,9 @@ class Assembly:
             raise ValueError(f"arrays of {self._uses.total()} chunks are not allowed: up to {most.objects}")
 
     def advance(self, contents: dict[str, bytes]) -> None:
-        """Append the chunks that are there and next in order; each is taken out of ``contents`` with its last use.
+        """Append the chunks that have come and are next in order.
+
+        Each is taken out of ``contents`` with its last use.
 
         Raises:
             TooLong: the arrays hold more than is allowed.
@@ -145,7 +154,7 @@ class Assembly:
                     del contents[chunk]
 
     def named(self) -> dict[str, InflatableObject]:
-        """Return the arrays that are whole, by id; in place of its bytes each holds its id, for `fill`."""
+        """Return the complete arrays by id, each with its id as content, for `fill`."""
         by_id: dict[str, InflatableObject] = {}
         for object_id, growing in self._growing.items():
             if not growing.left:
@@ -154,7 +163,7 @@ class Assembly:
         return by_id
 
     def fill(self, content: RecordDict) -> None:
-        """Give a reply's arrays their bytes, and let go of them."""
+        """Give a reply's arrays their bytes, and forget these."""
         for record in content.values():
             if isinstance(record, ArrayRecord):
                 for array in record.values():
@@ -163,7 +172,7 @@ class Assembly:
 
 
 def _bytes_of(fields: Any) -> int:
-    """Return the bytes of the values of an array, as it announces them."""
+    """Return the bytes of an array's values, as announced."""
     shape = fields["shape"]
     if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"an array has at most {_MOST_DIMENSIONS} dimensions")

@@ -65,7 +65,10 @@ def pull_object(client: RuntimeHttpClient, request: PullObjectRequest, most: int
 
 
 def _refuse_large(response: httpx.Response) -> None:
-    """Refuse an answer before it is read; an error is Flower's to read, and to try again."""
+    """Refuse a too large answer before it is read.
+
+    An error is Flower's to read, and to try again.
+    """
     announced = response.headers.get("content-length", "an unknown number of")
     if response.is_error or _ALLOWED.get() == math.inf:
         return
@@ -96,7 +99,7 @@ class HttpInbox:
         self._threads = ThreadPoolExecutor(FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS, "pull-objects")
 
     def pull(self, ids: Iterable[str], allowance: Allowance, unread: Sequence[str] = ()) -> list[Message]:
-        """Return the replies that are there; see `grid.Inbox`.
+        """Return the replies that have come, as `fedappeal.flower.grid.inbox.Inbox`.
 
         Every reply answers one of the messages; a reply that cannot be read, or is larger than allowed, is an error
         reply.
@@ -137,7 +140,7 @@ class HttpInbox:
         return list(zip(answer.messages_list, answer.message_object_trees, strict=True))
 
     def _fetch(self, replies: Sequence[Incoming]) -> None:
-        """Pull the objects of these replies that are there, stage by stage, those of all replies side by side."""
+        """Pull the present objects of these replies, stage by stage, side by side."""
         for reply in replies:
             reply.look()
         for _ in range(_STAGES):
@@ -202,7 +205,9 @@ def push_objects(
     *,
     object_ids_to_push: set[str] | None = None,
 ) -> None:
-    """Push objects in order, two at a time; Flower's function of this name, which writes all out first.
+    """Push objects in order, two at a time.
+
+    It replaces Flower's function of this name, which writes all out first.
 
     An object that the SuperLink does not store ends nothing: its node may have let the message be forgotten before
     all of it had come. That message stays unanswered, and the others go on.

@@ -31,7 +31,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.01, 1.0
 
 
 class Incoming:
-    """One announced reply and what has come of it.
+    """One announced reply, and its objects that have come.
 
     It is pulled in stages: the message's own object, which honest clients send last; what says how large its arrays
     are; the arrays' values, which are put together as they come.
@@ -78,30 +78,30 @@ class Incoming:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more of it is to be pulled."""
+        """Whether no more of the reply is to be pulled."""
         return bool(self.problem) or self.gone or not self._stages
 
     @property
     def room(self) -> int:
-        """Bytes that its next object may have."""
+        """The bytes allowed for the reply's next object."""
         return self._allowance.bytes - self._size
 
     def missing(self) -> list[str]:
-        """Return the objects of its present stage that have not come; none where it is not to be looked at now."""
+        """Return the present stage's objects still to come; none while it stalls."""
         if self.settled or self._stalled:
             return []
         return [object_id for object_id in self._stages[0] if object_id not in self._came]
 
     def wants(self) -> bool:
-        """Whether the present look at it continues."""
+        """Whether the present look at the reply continues."""
         return not (self._stalled or self.settled)
 
     def look(self) -> None:
-        """Begin another look at it."""
+        """Begin another look at the reply."""
         self._stalled = False
 
     def take(self, object_id: str, content: bytes) -> None:
-        """Take in an object; several threads may."""
+        """Add an object that has come; threads may do so at once."""
         with self._taking:
             self._came.add(object_id)
             self._contents[object_id] = content
@@ -110,24 +110,24 @@ class Incoming:
             self._assemble(self._assembly.advance)
 
     def stall(self, now: float) -> None:
-        """An object is not there yet: look again later."""
+        """End this look: an object has not come yet."""
         self._stalled = True
         self.due = now + self._wait
         self._wait = min(LONGEST_WAIT, self._wait * 1.5)
 
     def refuse(self, problem: str) -> None:
-        """Give it up for something that its client did."""
+        """Refuse the reply for a fault of its client."""
         self.problem = self.problem or problem
         self._clear()
 
     def drop(self) -> None:
-        """Keep nothing of it: only the fact of an answer matters from now on."""
+        """Forget the reply's content: only that it came matters from now on."""
         self.unread = True
         self._clear()
         self._stages = self._stages and [[self.root]]
 
     def next_stage(self) -> None:
-        """Go on to the next stage, where the present one is complete."""
+        """Begin the next stage if the present one is complete."""
         if self.settled or any(object_id not in self._came for object_id in self._stages[0]):
             return
         done = self._stages.pop(0)
@@ -137,7 +137,7 @@ class Incoming:
             self._begin_arrays()
 
     def message(self) -> Message:
-        """Return the reply, or an error reply that says what is wrong with it."""
+        """Return the reply, or an error reply with its fault."""
         try:
             bare = message_from_proto(self._proto)
         except Exception as error:  # metadata of a hostile client
@@ -187,7 +187,7 @@ class Incoming:
             self.refuse(_unreadable(error))
 
     def _begin_arrays(self) -> None:
-        """Begin to put arrays together, where they say that they are as large as allowed at most."""
+        """Begin the assembly of arrays, if they state an allowed size."""
         self._begun = True
         self._assemble(self._assembly.begin)
         if not self.problem:
@@ -195,7 +195,7 @@ class Incoming:
 
 
 def unavailable(reply_to: str, reason: str) -> MessageProto:
-    """Return the error reply that stands in for a reply that there is not, to the message of this id."""
+    """Return an error reply in place of a missing reply to this message."""
     node = SUPERLINK_NODE_ID
     about = Metadata(
         reply_to_message_id=reply_to, src_node_id=node, dst_node_id=node, message_type=SYSTEM_MESSAGE_TYPE

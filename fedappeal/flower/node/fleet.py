@@ -16,6 +16,8 @@ JOINT = ","
 """Between the ids of objects that a SuperLink of ours hands out in one answer; Flower's own knows no such object."""
 MOST_TOGETHER, LARGE_ENOUGH = 32, 1 << 20
 """Objects of such an answer, and bytes after which no more are added; the others are asked for again."""
+NO_PLACE = "no place for another node now"
+"""What the SuperLink says to a node that wants to register itself while too many do."""
 
 
 def always() -> bool:
@@ -24,7 +26,10 @@ def always() -> bool:
 
 
 class NotConnected(ConnectionError):
-    """The SuperLink is not there, or does not admit this node now; the message says why, in one line."""
+    """The SuperLink is away, or does not admit this node now.
+
+    The message says why, in one line.
+    """
 
 
 class NotAnswering(NotConnected):
@@ -39,33 +44,36 @@ class NodeForgotten(NotConnected):
     """The SuperLink no longer knows this node (it was restarted, say): connect again."""
 
 
-class Refused(NotConnected):
+class NotAdmitted(NotConnected):
     """The SuperLink does not admit this node."""
 
 
-class KeyRequired(Refused):
+class KeyRequired(NotAdmitted):
     """The SuperLink admits keys only that its operator has registered."""
 
 
-class NotActivated(Refused):
+class NotActivated(NotAdmitted):
     """The SuperLink does not know this node's key, or counts its node as online."""
 
 
-class AlreadyRegistered(Refused):
+class AlreadyRegistered(NotAdmitted):
     """The SuperLink knows this node's key."""
 
 
 class MessageDropped(RuntimeError):
-    """A message or a reply is void (its run has ended, or its time is over); the message says why."""
+    """A message or reply that is void, as the run or its time is over.
+
+    The message says why.
+    """
 
 
-def joined(contents: Sequence[bytes]) -> bytes:
-    """Return contents as one answer has them: the length of each in 4 bytes, then all of them."""
+def join_contents(contents: Sequence[bytes]) -> bytes:
+    """Return contents as one answer: each one's length in 4 bytes, then all."""
     return b"".join([*(len(content).to_bytes(4, "big") for content in contents), *contents])
 
 
-def parted(answer: bytes, number: int) -> list[bytes]:
-    """Return the contents of such an answer; MessageDropped where it does not have this number of them."""
+def split_contents(answer: bytes, number: int) -> list[bytes]:
+    """Return the contents of an answer of `join_contents`; raises MessageDropped for another number."""
     start, contents = 4 * number, list[bytes]()
     for place in range(0, 4 * number, 4):
         length = int.from_bytes(answer[place : place + 4], "big")
@@ -97,7 +105,9 @@ class ObjectTooLarge(MessageDropped):
 
 
 class MessageRefused(MessageDropped):
-    """A message that this node does not take in: it is too large, or cannot be read. The text names no file.
+    """A message that this node refuses: too large, or not readable.
+
+    The text names no file.
 
     Attributes:
         about: the message without its content, which an error reply may answer.
@@ -125,7 +135,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Upload:
-    """What the SuperLink still wants of a reply.
+    """The objects of a reply that the SuperLink still wants.
 
     Attributes:
         session_id: of this upload.
@@ -138,7 +148,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """Where a run's settings are.
+    """The place of a run's settings.
 
     Attributes:
         fab_hash: of its bundle.

@@ -45,7 +45,7 @@ _POLL = "PullMessages"
 _NOT_ADMITTED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PRECONDITION_FAILED)
 _HEARTBEAT_TIMEOUT = 5.0
 _SIGNATURE_LASTS = 5.0  # seconds for which one signature serves; it is valid for 300 s
-_REFUSALS: dict[int, type[fleet.Refused]] = {
+_REFUSALS: dict[int, type[fleet.NotAdmitted]] = {
     ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE: fleet.AlreadyRegistered,
     ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED: fleet.KeyRequired,
     ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED: fleet.NotActivated,
@@ -91,30 +91,36 @@ class FleetApi(ABC):
 
     @abstractmethod
     def _begin(self, method: str, request: Any, hold: float = 0.0) -> Any:
-        """Begin a call about an object, or one that the SuperLink may hold for seconds; return a future."""
+        """Begin a call about an object, or one that may be held; return a future."""
 
     @abstractmethod
     def _give_up(self, call: Any) -> None:
-        """Wait no longer for the call that may be held."""
+        """Stop waiting for a held call."""
 
     @abstractmethod
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
-        """Whether calls pass that are signed with this machine's time plus these seconds."""
+        """Return whether calls pass when signed with times shifted by these seconds."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the connection, without a word to the SuperLink."""
 
     def register(self) -> None:
-        """Make the key known; `AlreadyRegistered`, or `KeyRequired` where the operator does that."""
+        """Register the key.
+
+        Raises `AlreadyRegistered`, or `KeyRequired` where the operator does that.
+        """
         self._call("RegisterNode", fleet_pb2.RegisterNodeFleetRequest(public_key=self._signer.public_key))
 
     def unregister(self, node_id: int, timeout: float) -> None:
-        """Let the key be forgotten."""
+        """Have the SuperLink forget the key."""
         self._call("UnregisterNode", fleet_pb2.UnregisterNodeFleetRequest(node_id=node_id), timeout)
 
     def activate(self, heartbeat_interval: float) -> int:
-        """Go online, and return the node id; `NotActivated` where the key is not known or is online."""
+        """Go online, and return the node id.
+
+        Raises `NotActivated` where the key is not known or is online.
+        """
         request = fleet_pb2.ActivateNodeRequest(
             public_key=self._signer.public_key, heartbeat_interval=heartbeat_interval
         )
@@ -132,7 +138,7 @@ class FleetApi(ABC):
         return bool(self._call("SendNodeHeartbeat", request, _HEARTBEAT_TIMEOUT).success)
 
     def pull(self, node_id: int, hold: float = 0.0, waits: Callable[[], bool] = fleet.always) -> Announcement | None:
-        """Return the oldest message for the node, which is handed out once; None if there is none.
+        """Return the node's oldest message, handed out once; None if there is none.
 
         Args:
             node_id: the node.
@@ -173,7 +179,7 @@ class FleetApi(ABC):
         return contents | {object_id: answer.object_content for object_id, answer in pairs if answer.object_available}
 
     def _pull_together(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes] | None:
-        """Return the contents that come in one answer; None where the SuperLink does not have them so."""
+        """Return objects' contents from one answer; None if the SuperLink does not join them."""
         asked = object_ids[: fleet.MOST_TOGETHER]
         request = message_pb2.PullObjectRequest(
             node=Node(node_id=node_id), run_id=run_id, object_id=fleet.JOINT.join(asked)
@@ -181,11 +187,11 @@ class FleetApi(ABC):
         answer = self._result(self._begin("PullObject", request))
         if not answer.object_found:
             return None
-        pairs = zip(asked, fleet.parted(answer.object_content, len(asked)), strict=True)
+        pairs = zip(asked, fleet.split_contents(answer.object_content, len(asked)), strict=True)
         return {object_id: content for object_id, content in pairs if content}
 
     def confirm(self, node_id: int, run_id: int, object_id: str) -> None:
-        """Let the SuperLink forget a message and its objects."""
+        """Have the SuperLink forget a message and its objects."""
         request = message_pb2.ConfirmMessageReceivedRequest(
             node=Node(node_id=node_id), run_id=run_id, message_object_id=object_id
         )
@@ -216,7 +222,7 @@ class FleetApi(ABC):
             raise fleet.MessageDropped("the SuperLink did not store the reply")
 
     def get_run(self, node_id: int, run_id: int) -> RunInfo:
-        """Return where a run's settings are."""
+        """Return the place of a run's settings."""
         request = run_pb2.GetRunRequest(node=Node(node_id=node_id), run_id=run_id)
         run = run_from_proto(self._call("GetRun", request).run)
         return RunInfo(run.fab_hash, run.override_config)
@@ -227,7 +233,7 @@ class FleetApi(ABC):
         return bytes(self._call("GetFab", request).fab.content)
 
     def _held(self, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
-        """Make a poll that the SuperLink may hold; None: it is no longer waited for."""
+        """Return the answer to a held poll; None if it is no longer waited for."""
         call = self._begin(_POLL, request, hold)
         try:
             while waits():
@@ -238,7 +244,10 @@ class FleetApi(ABC):
         return None
 
     def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
-        """Make calls, some side by side, and wait for all answers; requests are made as their turn comes."""
+        """Make calls, some side by side; return all answers.
+
+        Requests are made as their turn comes.
+        """
         coming, answers = iter(requests), list[Any]()
         while some := list(islice(coming, SIDE_BY_SIDE)):
             calls = [self._begin(method, request) for request in some]
@@ -250,7 +259,10 @@ class FleetApi(ABC):
         return answers
 
     def _result(self, call: Any, timeout: float | None = None) -> Any:
-        """Return a future's answer; TimeoutError after ``timeout`` seconds, None: as long as the call may take."""
+        """Return a future's answer; TimeoutError after ``timeout`` seconds.
+
+        None: as long as the call may take.
+        """
         return call.result(timeout)
 
     def _sign(self, hold: float = 0.0) -> Headers:
@@ -284,7 +296,9 @@ class FleetApi(ABC):
             most = f"an answer of more than {LARGEST_OBJECT // 2**20} MiB"
             return fleet.ObjectTooLarge(f"{most}, or a request that is too large for {the_superlink}, is not allowed")
         if status in _NOT_ADMITTED:
-            return fleet.Refused(f"{the_superlink} does not admit this node: {text}")
+            return fleet.NotAdmitted(f"{the_superlink} does not admit this node: {text}")
+        if fleet.NO_PLACE in text:
+            return fleet.NotConnected(f"{the_superlink} has {fleet.NO_PLACE}")
         if status in NO_ANSWER:
             return fleet.NotAnswering(f"{the_superlink} does not answer any more")
         return fleet.NotConnected(f"{the_superlink} failed: {name} {text}")

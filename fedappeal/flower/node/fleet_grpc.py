@@ -39,7 +39,7 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\
 
 
 def answers_greeting(answer: bytes) -> bool:
-    """Whether a server's first bytes after `GREETING` are those of a gRPC server."""
+    """Whether the first bytes after `GREETING` are a gRPC server's."""
     return len(answer) >= 4 and answer[3] == 4  # its first frame is SETTINGS, type 4
 
 
@@ -55,7 +55,7 @@ class GrpcFleet(api.FleetApi):
         self._stub: Any = FleetStub(self._channel)
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
-        """Whether calls pass that are signed with this machine's time plus these seconds."""
+        """Return whether calls pass when signed with times shifted by these seconds."""
         # By no node, which is refused as well, but for another reason and after the time was looked at.
         request = PullMessagesRequest(node=Node(node_id=0))
         calls = [

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped, 
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped, unused-ignore]
 
 from fedappeal.flower.node import fleet_api as api
-from fedappeal.flower.node.fleet import Refused
+from fedappeal.flower.node.fleet import NotAdmitted
 from fedappeal.flower.node.signing import Headers, http_headers
 from fedappeal.flower.node.tls import split_address, trusting
 
@@ -30,8 +30,8 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call of the Fleet API: its name, its path, and the messages that it takes and gives."""
+class HttpCall:
+    """A call of the Fleet API: name, path, and types of request and answer."""
 
     name: str
     path: str
@@ -39,11 +39,11 @@ class Call:
     answer: Any
 
 
-def _calls() -> Iterator[Call]:
+def _calls() -> Iterator[HttpCall]:
     for method in fleet_pb2.DESCRIPTOR.services_by_name["Fleet"].methods:
         path = re.sub("(?<!^)([A-Z])", r"-\1", method.name).lower()
         types = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-        yield Call(method.name, f"/v1/fleet/{path}", *types)
+        yield HttpCall(method.name, f"/v1/fleet/{path}", *types)
 
 
 CALLS = MappingProxyType({call.name: call for call in _calls()})
@@ -51,7 +51,7 @@ CALLS = MappingProxyType({call.name: call for call in _calls()})
 
 
 class HttpFleet(api.FleetApi):
-    """The calls of the Fleet API over HTTP/1.1, on a few connections that are kept open."""
+    """A client of the Fleet API over HTTP/1.1, with a few persistent connections."""
 
     def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
         host, port = split_address(self.address)
@@ -69,7 +69,7 @@ class HttpFleet(api.FleetApi):
         threading.Thread(target=self._end_late, name="late calls", daemon=True).start()
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
-        """Whether calls pass that are signed with this machine's time plus these seconds."""
+        """Return whether calls pass when signed with times shifted by these seconds."""
         return list(self._threads.map(lambda shift: self._passes(self._signer.headers(shift)), shifts))
 
     def close(self) -> None:
@@ -119,7 +119,10 @@ class HttpFleet(api.FleetApi):
     def _post(
         self, connection: http.client.HTTPConnection, path: str, content: bytes, headers: Headers, timeout: float
     ) -> tuple[int, bytes]:
-        """Return the status and the content of what a connection answers; it may then be used again."""
+        """Return the status and content of a connection's answer.
+
+        The connection may then be used again.
+        """
         keep = False
         try:
             connection.timeout = timeout
@@ -146,7 +149,7 @@ class HttpFleet(api.FleetApi):
                 connection.close()
 
     def _take(self) -> http.client.HTTPConnection:
-        """Return a connection that is open still, or a new one."""
+        """Return an open connection, or a new one."""
         with self._lock:
             if self._closed.is_set():
                 raise self._no_answer()
@@ -161,7 +164,7 @@ class HttpFleet(api.FleetApi):
             return connection
 
     def _hang_up(self, connection: http.client.HTTPConnection) -> None:
-        """End a connection, and what waits for its answer in another thread."""
+        """End a connection, and the wait for its answer in another thread."""
         # http.client may let go of a socket before its answer is read.
         opened, _ = self._busy.get(connection, (connection.sock, 0.0))
         if opened is not None:
@@ -169,14 +172,17 @@ class HttpFleet(api.FleetApi):
                 opened.shutdown(socket.SHUT_RDWR)
 
     def _end_at(self, connection: http.client.HTTPConnection, until: float) -> None:
-        """Let a connection's call end by a time; a socket's own timeout is for each piece that comes."""
+        """Set the time by which a connection's call must end.
+
+        A socket's own timeout is for each piece that comes.
+        """
         with self._lock:
             self._busy[connection] = connection.sock, until
             if until < self._next_end:
                 self._lock.notify()
 
     def _end_late(self) -> None:
-        """End calls that take too long."""
+        """End overdue calls."""
         with self._lock:
             while not self._closed.is_set():
                 now = time.monotonic()
@@ -200,7 +206,9 @@ class HttpFleet(api.FleetApi):
 
     def _explain(self, status: int, content: bytes, headers: Headers) -> Exception:
         if status == HTTPStatus.NOT_FOUND:
-            return Refused(f"what listens at {self.address} is no Fleet API over HTTP: is the port the right one?")
+            return NotAdmitted(
+                f"what listens at {self.address} is no Fleet API over HTTP: is the port the right one?"
+            )
         text = content[: 16 << 10].decode(errors="replace")
         if status == HTTPStatus.UNAUTHORIZED:  # one text for every reason
             text = api.UNKNOWN_NODE if self._passes(headers) else api.WRONG_TIME
@@ -208,7 +216,7 @@ class HttpFleet(api.FleetApi):
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-    """Read an answer, and no more of it than is seen to be too large."""
+    """Read an answer until its end, or until it is too large."""
     if response.length is None and not response.chunked:
         raise http.client.IncompleteRead(b"")  # it would end wherever the connection does
     parts, size = list[bytes](), 0

@@ -28,7 +28,7 @@ from fedappeal.protocol.packing import Allowance
 
 
 def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
-    """Return what a message without its content and its object tree say."""
+    """Return the announcement in a message without content and its object tree."""
     bare = message_from_proto(message)
     *parts, root = dict.fromkeys(node.object_id for node in iterate_object_tree(tree))
     set_message_id(bare, root)
@@ -36,7 +36,7 @@ def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
 
 
 def inflate(object_id: str, contents: dict[str, bytes]) -> Message:
-    """Build a message from the contents of its objects, which are let go of on the way.
+    """Return the message built from its objects' contents, which are let go of meanwhile.
 
     Args:
         object_id: the message's own object.
@@ -60,7 +60,7 @@ def inflate(object_id: str, contents: dict[str, bytes]) -> Message:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A reply, taken apart.
+    """A reply split into its objects.
 
     Attributes:
         message: the message without its content.
@@ -74,7 +74,7 @@ class Parcel:
 
     @classmethod
     def of(cls, reply: Message) -> "Parcel":
-        """Take a reply apart."""
+        """Return a reply split into its objects."""
         with no_object_id_recompute():
             set_message_id(reply, reply.object_id)
             return cls(
@@ -84,7 +84,7 @@ class Parcel:
             )
 
     def contents(self, wanted: set[str]) -> dict[str, bytes]:
-        """Return the contents of those objects that are wanted."""
+        """Return the contents of the wanted objects."""
         return {object_id: item.deflate() for object_id, item in self.objects.items() if object_id in wanted}
 
 
@@ -92,7 +92,7 @@ _CHUNKS = "arraychunk_ids"
 
 
 def inflated_size(contents: Mapping[str, bytes]) -> int:
-    """Return the bytes of a message's arrays, with each piece as often as it is named, and of all else that it holds.
+    """Return the bytes of a message's content, each piece counted where it is named.
 
     Args:
         contents: of all its objects, by object id.

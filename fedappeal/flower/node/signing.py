@@ -29,17 +29,20 @@ def public_key_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def is_node_key(key: object) -> TypeGuard[ec.EllipticCurvePublicKey]:
-    """Whether a public key is of the kind that the SuperLink registers: on a NIST curve."""
+    """Whether a public key is on a NIST curve, as the SuperLink registers them."""
     return isinstance(key, ec.EllipticCurvePublicKey) and asymmetric.uses_nist_ec_curve(key)
 
 
 def now() -> datetime:
-    """Return this machine's time, whatever its clock was set to since."""
+    """Return this machine's time, unaffected by later changes of its clock."""
     return datetime.fromtimestamp(CLOCK.now(), UTC)
 
 
 class Signer:
-    """Makes the headers of a node's calls: Flower's version, and the time signed by the node's key."""
+    """A signer of a node's calls: it makes headers with version and signed time.
+
+    The version is Flower's.
+    """
 
     def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
         self.public_key = public_key_bytes(key.public_key())
@@ -66,7 +69,7 @@ _KEY, _SIGNATURE, _TIME = (
 
 
 def http_headers(headers: Headers) -> dict[str, str]:
-    """Return a call's headers as HTTP carries them: bytes in base64, under a name without `_BINARY`."""
+    """Return a call's headers for HTTP: bytes in base64, names without `_BINARY`."""
     return {
         name.removesuffix(_BINARY): b64encode(value).decode("ascii") if isinstance(value, bytes) else value
         for name, value in headers
@@ -74,7 +77,7 @@ def http_headers(headers: Headers) -> dict[str, str]:
 
 
 class NotSigned(ValueError):
-    """A call that is not signed as it must be; the text is Flower's reason."""
+    """A call without a valid signature; the text is Flower's reason."""
 
 
 def signed_by(headers: Mapping[bytes, bytes]) -> bytes:
@@ -104,6 +107,9 @@ def signed_by(headers: Mapping[bytes, bytes]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _is_signed(key: bytes, timestamp: bytes, signature: bytes) -> bool:
-    """Whether a key signed a time; a client signs once for the calls of some seconds."""
+    """Whether a key signed a time.
+
+    A client signs once for the calls of some seconds.
+    """
     public_key = asymmetric.bytes_to_public_key(key)
     return is_node_key(public_key) and asymmetric.verify_signature(public_key, timestamp, signature)

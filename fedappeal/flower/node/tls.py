@@ -14,16 +14,16 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
-    """Whether what listens at a host and port answers by TLS."""
+    """Whether the server at a host and port answers by TLS."""
     try:
-        with socket.create_connection(peer, timeout) as raw, unchecked().wrap_socket(raw):
+        with socket.create_connection(peer, timeout) as raw, unverified_context().wrap_socket(raw):
             return True
     except OSError:
         return False
 
 
-def unchecked() -> ssl.SSLContext:
-    """Return a context that trusts any server: to look at it, sending nothing."""
+def unverified_context() -> ssl.SSLContext:
+    """Return a TLS context that trusts any server, for a probe that sends nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols([ALPN, "http/1.1"])

@@ -32,12 +32,15 @@ _ERRORS.setLevel(ERROR)  # uvicorn warns of every request that is no HTTP
 
 
 def make_grpc_server(make: Callable[..., Any], *arguments: Any, options: Sequence[Any] = (), **named: Any) -> Any:
-    """Return what ``grpc.server`` makes, with these bounds; of two options of one name the first counts."""
+    """Return a gRPC server with these bounds.
+
+    Of two options of one name the first counts.
+    """
     return make(*arguments, options=[*GRPC_OPTIONS, *options], **named)
 
 
 class _Connection(H11Protocol):
-    """A connection that is ended where a request does not come, or an answer is not read, in time."""
+    """A connection that ends if a request or the reading of an answer is late."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -45,7 +48,7 @@ class _Connection(H11Protocol):
         self.logger = _ERRORS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to look at it; above the most connections one that is idle makes room."""
+        """Watch a connection; one that is idle makes room above the most."""
         super().connection_made(transport)
         if len(self.connections) > MOST_CONNECTIONS:
             others: Any = self.connections - {self}
@@ -56,7 +59,12 @@ class _Connection(H11Protocol):
         return (self.cycle is None or self.cycle.response_complete) and not self.transport.get_write_buffer_size()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; a call that it is part of is answered no more."""
+        """Refuse a request that is no HTTP.
+
+        A call that it is part of is answered no more.
+
+        A call that it is part of is answered no more.
+        """
         super().send_400_response(msg)
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -75,7 +83,10 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that ends a TLS handshake that is not over in time; uvicorn leaves asyncio's 60 s."""
+    """A server that bounds the time of a TLS handshake.
+
+    uvicorn leaves asyncio's 60 s.
+    """
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""
@@ -91,7 +102,7 @@ class _Server(uvicorn.Server):
 
 
 def serve_http(app: ASGIApp, listener: socket.socket, certificate: str = "", key: str = "") -> uvicorn.Server:
-    """Serve an app in a thread that ends with the process, or with the server that is returned.
+    """Serve an app in a daemon thread; return the server, which can end it.
 
     Args:
         app: `FleetApp`, or what stands before it.

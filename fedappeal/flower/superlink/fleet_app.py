@@ -16,6 +16,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
 
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.common.constant import PUBLIC_KEY_HEADER
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.supercore.error import FlowerError
 from flwr.supercore.error.catalog import API_ERROR_MAP
@@ -26,35 +28,42 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from fedappeal.flower.node.fleet import HOLD_HEADER
-from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE, Call
+from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE, HttpCall
 from fedappeal.flower.node.signing import NotSigned, signed_by
 from fedappeal.flower.superlink.connections import LONGEST
 from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
 from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
 from fedappeal.flower.superlink.request_sizes import SMALL_REQUEST, most_bytes
-from fedappeal.flower.superlink.superlink_log import MEANINGS, Seldom
+from fedappeal.flower.superlink.superlink_log import MEANINGS, RateLimitedLog
 
 MOST_AT_ONCE = 32
 """Calls of one key at one time, each until its answer is on its way."""
 _SMALL_WITHIN = 30.0
 _WORKERS = 16
 _REFUSED = "Invalid SuperNode authentication"
-_BY_PATH: Mapping[str, Call] = {call.path: call for call in CALLS.values()}
+_STATUS = {
+    grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_BY_PATH: Mapping[str, HttpCall] = {call.path: call for call in CALLS.values()}
 
-log = Seldom()
+log = RateLimitedLog()
 
 
 class _Context:
-    """What `GuardedFleet` asks of gRPC's context of a call."""
+    """The part of a gRPC call's context that `GuardedFleet` uses."""
 
-    def __init__(self, headers: Mapping[bytes, bytes]) -> None:
-        self._hold = headers.get(HOLD_HEADER.encode(), b"").decode("latin-1")
+    def __init__(self, headers: Mapping[bytes, bytes], key: bytes) -> None:
+        hold = headers.get(HOLD_HEADER.encode(), b"").decode("latin-1")
+        self._metadata: list[tuple[str, str | bytes]] = [(PUBLIC_KEY_HEADER, key)]
+        if hold:
+            self._metadata.append((HOLD_HEADER, hold))
 
-    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
-        return ((HOLD_HEADER, self._hold),) if self._hold else ()
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        return self._metadata
 
-    def abort(self, _code: object, details: str) -> NoReturn:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, details)
+    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        raise HTTPException(_STATUS.get(code, HTTPStatus.BAD_REQUEST), details)
 
 
 class FleetApp:
@@ -109,7 +118,7 @@ class FleetApp:
             request = call.request.FromString(content)
         except DecodeError:
             raise HTTPException(HTTPStatus.BAD_REQUEST, "Invalid protobuf payload") from None
-        context = _Context(headers)
+        context = _Context(headers, key)
         ask = partial(self._call, call.name, key, request, context)
         hold = asked_to_hold(context.invocation_metadata())
         if isinstance(request, PullMessagesRequest) and hold > 0:
@@ -133,7 +142,7 @@ class FleetApp:
                 del self._calls[key]
 
     async def _read(self, call: str, headers: Mapping[bytes, bytes], receive: Receive, key: bytes) -> bytes:
-        """Read a request's body, as far as its key may send one."""
+        """Return a request's body, within its key's bounds."""
         most, within = SMALL_REQUEST, _SMALL_WITHIN
         too_large = HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)  # as any call of a node that is not known
         length = headers.get(b"content-length")
@@ -162,18 +171,15 @@ class FleetApp:
         return node
 
     def _call(self, name: str, key: bytes, request: Any, context: _Context) -> Any:
-        """Make a call, in a thread, where it is about the node whose key signed it."""
-        if hasattr(request, "public_key"):
-            is_own = request.public_key == key
-        else:
+        """Make a call in a thread, if it is about the signing node."""
+        if not hasattr(request, "public_key"):  # those that name a key are refused where the node may be unknown
             node = request.node.node_id if hasattr(request, "node") else request.node_id
-            is_own = self._node_of(key) == node
-        if not is_own:
-            raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)
+            if self._node_of(key) != node:
+                raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)
         return getattr(self._fleet, name)(request, context)
 
     async def _hold(self, node: int, seconds: float, ask: Any, receive: Receive) -> PullMessagesResponse:
-        """Answer a poll that may be held, without a thread; it ends with its connection."""
+        """Answer a held poll without a thread; it ends with its connection."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[PullMessagesResponse | Exception] = loop.create_future()
         gone = asyncio.ensure_future(receive())  # nothing more can come but the connection's end
@@ -199,7 +205,7 @@ class FleetApp:
 
 
 async def _send_whole(send: Send, event: Message) -> None:
-    """Send a part of an answer; the last is sent when what is before it is on its way."""
+    """Send a part of an answer; the last one once all before it is sent."""
     if event["type"] == "http.response.body":
         await send({**event, "more_body": True})
         event = {"type": event["type"]}

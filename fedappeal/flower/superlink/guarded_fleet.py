@@ -17,7 +17,8 @@ from itertools import chain, islice
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
-from flwr.proto import message_pb2
+from flwr.common.constant import PUBLIC_KEY_HEADER
+from flwr.proto import fleet_pb2, message_pb2
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
@@ -25,13 +26,14 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.flower.grid.assembly import TreeRefused, levels
-from fedappeal.flower.node.fleet import JOINT, LARGE_ENOUGH, MOST_TOGETHER, joined
+from fedappeal.flower.node.fleet import JOINT, LARGE_ENOUGH, MOST_TOGETHER, NO_PLACE, join_contents
 from fedappeal.flower.processes import replace_name
+from fedappeal.flower.superlink.database_cache import cache_database
 from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
+from fedappeal.flower.superlink.node_places import NodePlaces
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST
-from fedappeal.flower.superlink.spared_sql import spare_sql
-from fedappeal.flower.superlink.superlink_log import Seldom
+from fedappeal.flower.superlink.superlink_log import RateLimitedLog
 from fedappeal.system.clock import CLOCK
 from fedappeal.system.memory import memory_bytes
 
@@ -51,14 +53,14 @@ MOST_NODES = 20_000
 """Nodes that are remembered; one of whose replies something is stored is not forgotten."""
 _LOOKED_AT = 100
 _MOST_HANDED = 20_000
-_LOG = Seldom()
+_LOG = RateLimitedLog()
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 
 
 @dataclass
-class _Node:
-    """What one node was sent, and what of its replies is stored."""
+class _NodeState:
+    """A node's handed out messages, and the stored bytes of its replies."""
 
     messages: int = 0
     replies: int = 0
@@ -70,7 +72,9 @@ class _Node:
 
 
 class GuardedFleet(FleetServicer):
-    """The calls of the Fleet API, behind the check of a node's signature; arguments as Flower's, by name.
+    """The Fleet API's calls, each after a check of the node's signature.
+
+    Arguments as Flower's, by name.
 
     Args:
         polls: holds polls; it knows which messages are on their way.
@@ -79,17 +83,39 @@ class GuardedFleet(FleetServicer):
     def __init__(self, polls: HeldPolls, **keywords: Any) -> None:
         super().__init__(**keywords)
         self._polls = polls
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, _NodeState] = {}
         self._handed: dict[int, PullMessagesResponse] = {}
         self._stored = 0
         self._recounted = float("-inf")
         self._lock = threading.Lock()
         state = self.state_factory.state()
-        spare_sql(state)
+        cache_database(state)
         polls.watch(state)
+        self._places = NodePlaces(state)
+
+    def RegisterNode(
+        self, request: fleet_pb2.RegisterNodeFleetRequest, context: grpc.ServicerContext
+    ) -> fleet_pb2.RegisterNodeFleetResponse:
+        """Register the key that signed the call, where there is a place for it."""
+        _check_signer(request.public_key, context)
+        # With the operator's keys alone Flower refuses; a key that is registered already has its place.
+        known = (
+            self.enable_supernode_auth
+            or self.state_factory.state().get_node_id_by_public_key(request.public_key) is not None
+        )
+        if not (known or self._places.take()):
+            context.abort(grpc.StatusCode.UNAVAILABLE, NO_PLACE)
+        return super().RegisterNode(request, context)
+
+    def ActivateNode(
+        self, request: fleet_pb2.ActivateNodeRequest, context: grpc.ServicerContext
+    ) -> fleet_pb2.ActivateNodeResponse:
+        """Bring the node online whose key signed the call; Flower brings any that is named, for up to an hour."""
+        _check_signer(request.public_key, context)
+        return super().ActivateNode(request, context)
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
-        """Hand a message out; to the node of a held poll a second time, where it said nothing after the first."""
+        """Hand out a message; to a held poll's node again, if it did not confirm."""
         node_id = request.node.node_id
         holds = asked_to_hold(context.invocation_metadata()) > 0
         if holds:
@@ -115,7 +141,10 @@ class GuardedFleet(FleetServicer):
         return answer
 
     def GetRun(self, request: GetRunRequest, context: grpc.ServicerContext) -> GetRunResponse:
-        """Return a run; of one that has ended the refusal says how, which Flower keeps to itself."""
+        """Return a run; the refusal of an ended one says how it ended.
+
+        Flower keeps that to itself.
+        """
         try:
             return super().GetRun(request, context)
         except FlowerError as error:
@@ -141,10 +170,10 @@ class GuardedFleet(FleetServicer):
                 content = answer.object_content
             contents.append(content)
             size += len(content)
-        return PullObjectResponse(object_found=True, object_available=True, object_content=joined(contents))
+        return PullObjectResponse(object_found=True, object_available=True, object_content=join_contents(contents))
 
     def _pull(self, request: PullObjectRequest, context: grpc.ServicerContext) -> PullObjectResponse:
-        """Return an object, and note its size."""
+        """Return an object, and record its size."""
         answer = super().PullObject(request, context)
         if answer.object_content:  # an id that is made up is not kept
             with self._lock:
@@ -154,7 +183,7 @@ class GuardedFleet(FleetServicer):
         return answer
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
-        """Take a reply's announcement, or refuse it: its node has the message.
+        """Accept or refuse a reply's announcement: its node has the message.
 
         What is counted is what may leave something: neither a repeat nor what is refused, here or by Flower. Where
         Flower raises, part of a tree may be registered.
@@ -204,19 +233,21 @@ class GuardedFleet(FleetServicer):
     def ConfirmMessageReceived(
         self, request: message_pb2.ConfirmMessageReceivedRequest, context: grpc.ServicerContext
     ) -> Any:
-        """Forget a message that its node has, unless objects of it are on their way."""
+        """Forget a message that its node has, unless its objects are on their way."""
         self._take_back(request.node.node_id)
         if self._polls.is_coming(request.message_object_id):
             return message_pb2.ConfirmMessageReceivedResponse()
         return super().ConfirmMessageReceived(request, context)
 
     def _take_back(self, node: int) -> PullMessagesResponse | None:
-        """Return what was handed to a node, and forget that."""
+        """Return the answer handed to a node, and forget it."""
         with self._lock:
             return self._handed.pop(node, None)
 
     def _is_repeat(self, request: PushMessagesRequest) -> bool:
-        """Return whether a message is announced whose objects are all stored: what is deleted later was counted.
+        """Return whether every object of the announced reply is stored already.
+
+        Then it is not counted again.
 
         Raises:
             TreeRefused: the announcement is refused; the message says why.
@@ -242,7 +273,7 @@ class GuardedFleet(FleetServicer):
                 raise TreeRefused("its reply names an object that is stored with other children")
         return is_repeat
 
-    def _has_room(self, node: _Node, size: int) -> bool:
+    def _has_room(self, node: _NodeState, size: int) -> bool:
         if self._stored + size > MOST_STORED:
             if time.monotonic() - self._recounted >= RECOUNTED_EVERY:
                 for other in self._nodes.values():
@@ -259,22 +290,28 @@ class GuardedFleet(FleetServicer):
             node.recounted = time.monotonic()
         return node.size + size <= most
 
-    def _forget_deleted(self, node: _Node) -> None:
+    def _forget_deleted(self, node: _NodeState) -> None:
         store = self.objectstore_factory.store()
         for object_id in [object_id for object_id in node.stored if object_id not in store]:
             self._count(node, object_id, 0)
 
-    def _count(self, node: _Node, object_id: str, size: int) -> None:
-        """Note the bytes that an object of a node's takes up; 0: it is not stored. The lock is held."""
+    def _count(self, node: _NodeState, object_id: str, size: int) -> None:
+        """Record the stored bytes of a node's object; 0 if it is not stored.
+
+        The lock is held.
+        """
         more = size - node.stored.pop(object_id, 0)
         node.size += more
         self._stored += more
         if size:
             node.stored[object_id] = size
 
-    def _node(self, node_id: int) -> _Node:
-        """Return what is known of a node, and forget one that was not heard of for longest. The lock is held."""
-        node = self._nodes.setdefault(node_id, _Node())
+    def _node(self, node_id: int) -> _NodeState:
+        """Return a node's state; forget the one not heard of for longest.
+
+        The lock is held.
+        """
+        node = self._nodes.setdefault(node_id, _NodeState())
         self._nodes[node_id] = self._nodes.pop(node_id)  # the last one heard of is the last in order
         if len(self._nodes) > MOST_NODES:
             for oldest_id in list(islice(self._nodes, min(_LOOKED_AT, len(self._nodes) - 1))):
@@ -286,19 +323,25 @@ class GuardedFleet(FleetServicer):
         return node
 
 
+def _check_signer(public_key: bytes, context: grpc.ServicerContext) -> None:
+    """Refuse a call about another key than the verified signer's."""
+    if dict(context.invocation_metadata()).get(PUBLIC_KEY_HEADER) != public_key:
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "Invalid node ID")
+
+
 def _is_over(handed: PullMessagesResponse) -> bool:
     about = handed.messages_list[0].metadata
     return bool(CLOCK.now() >= about.created_at + about.ttl)
 
 
 def guard_fleet_api(
-    serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None, doors: Sequence[grpc.ServerInterceptor] = ()
+    serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None, first: Sequence[grpc.ServerInterceptor] = ()
 ) -> None:
-    """Bound the nodes of the SuperLink that this process will be, and hold their polls.
+    """Bound the nodes of this process's SuperLink, and hold their polls.
 
     Args:
         serve_too: serves the same calls, and the same polls, by another transport beside gRPC.
-        doors: interceptors that run before Flower's.
+        first: interceptors that run before Flower's.
     """
     polls, create = HeldPolls(), flower.generic_create_grpc_server
 
@@ -309,7 +352,7 @@ def guard_fleet_api(
         return fleet
 
     def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **rest: Any) -> grpc.Server:
-        return create(*args, interceptors=[GrpcPolls(polls), *doors, *(interceptors or [])], **rest)
+        return create(*args, interceptors=[GrpcPolls(polls), *first, *(interceptors or [])], **rest)
 
     replace_name(flower, "FleetServicer", make)
     replace_name(flower, "generic_create_grpc_server", outermost)

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+from flwr.server.superlink.fleet.grpc_rere import node_auth_server_interceptor as authentication
 
 from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
 from fedappeal.flower.superlink.request_sizes import most_bytes
@@ -31,8 +32,11 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
-        """Take over the polls that may be held; bound the bytes of every request."""
-        handler = continuation(handler_call_details)
+        """Return a handler that holds polls and bounds requests."""
+        try:
+            handler = continuation(handler_call_details)
+        except Exception:  # a key or time that is none makes Flower's check raise, and gRPC log pages of it
+            return authentication._unary_unary_rpc_terminator("Invalid signature")
         if handler is None or handler.unary_unary is None:
             return handler
         call = handler_call_details.method.rpartition("/")[2]
@@ -53,14 +57,14 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
 
 
 def _bounded(parse: Callable[[bytes], Any] | None, most: int, content: bytes) -> Any | None:
-    """Parse a request; None, which gRPC refuses, where it is too large."""
+    """Return the parsed request; None, which gRPC refuses, if it is too large."""
     if len(content) > most:
         return None
     return parse(content) if parse else content
 
 
 def _end(context: Any, outcome: PullMessagesResponse | Exception) -> None:
-    """End a call, with an answer or with the status that its context has."""
+    """End a call with an answer, or with its context's status."""
     if isinstance(outcome, Exception) and context.code() is None:
         context.set_code(grpc.StatusCode.UNKNOWN)
     content = None if isinstance(outcome, Exception) else outcome.SerializeToString()

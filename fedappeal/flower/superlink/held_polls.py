@@ -47,7 +47,7 @@ class _Coming(NamedTuple):
 
 @dataclass(eq=False)
 class Poll:
-    """A poll that is not answered yet.
+    """A poll without an answer yet.
 
     Attributes:
         node: whose it is.
@@ -69,7 +69,7 @@ class Poll:
 
 
 class HeldPolls:
-    """Holds the polls of clients that ask for it.
+    """The held polls of clients that ask for it.
 
     Args:
         most: polls that are held at one time.
@@ -87,7 +87,7 @@ class HeldPolls:
 
     @property
     def held(self) -> int:
-        """Number of polls that are held now."""
+        """The number of polls held now."""
         return len(self._held)
 
     def is_incomplete(self, node: int) -> bool:
@@ -99,7 +99,7 @@ class HeldPolls:
         return message_object in self._coming
 
     def watch(self, state: Any) -> None:
-        """Answer a held poll once a message for its node is stored with all its objects.
+        """Answer a held poll once a message for its node is completely stored.
 
         Args:
             state: the SuperLink's link state, of either kind.
@@ -147,7 +147,7 @@ class HeldPolls:
             self._wake(woken_node)
 
     def _let_go(self, objects: Sequence[str]) -> None:
-        """Let nodes have their messages, where these are the objects that were missing."""
+        """Release messages whose last missing objects these are, to their nodes."""
         if not any(object_id in self._coming for object_id in objects):
             return
         with self._lock:
@@ -156,7 +156,10 @@ class HeldPolls:
             self._wake(node)
 
     def _take_out(self, roots: Iterable[str]) -> set[int]:
-        """Wait for these no longer; return the nodes that nothing is on its way to now. The lock is held."""
+        """Stop waiting for these messages; return the nodes that await none now.
+
+        The lock is held.
+        """
         complete = set()
         for root in roots:
             if (coming := self._coming.pop(root, None)) is None:
@@ -181,7 +184,10 @@ class HeldPolls:
         self._threads.submit(self._ask_again, waiting)
 
     def hold(self, poll: Poll) -> None:
-        """Answer a poll where there is a message, or hold it; raises what its first question raises."""
+        """Answer a poll if there is a message, else hold it.
+
+        Raises what its first question raises.
+        """
         before = None
         with self._lock:
             self._starting.add(poll)
@@ -201,7 +207,7 @@ class HeldPolls:
         self._settle_or_drop(poll, answer)
 
     def drop(self, poll: Poll) -> None:
-        """Hold a poll no longer, where its client is gone or it is answered."""
+        """Drop a poll that is answered, or whose client is gone."""
         with self._lock:
             if self._held.get(poll.node) is poll:
                 del self._held[poll.node]
@@ -214,7 +220,10 @@ class HeldPolls:
             raise
 
     def _settle(self, poll: Poll, answer: PullMessagesResponse) -> None:
-        """Answer a poll where there is a message, its time is over or it has no place; else hold it."""
+        """Answer a poll with a message, or when it is over; else hold it.
+
+        It is over with its time, or where it has no place.
+        """
         while True:
             with self._lock:
                 mine = self._held.get(poll.node) is poll
@@ -259,7 +268,7 @@ class HeldPolls:
 
 
 def asked_to_hold(metadata: Any) -> float:
-    """Return the seconds for which a poll may be held; 0 where it does not say so."""
+    """Return the seconds for which a poll may be held; 0 if not stated."""
     try:
         seconds = next(float(value) for key, value in metadata or () if key == HOLD_HEADER)
     except (StopIteration, ValueError):

@@ -11,5 +11,8 @@ _LARGER: Mapping[str, int] = MappingProxyType({"PushObject": LARGEST_REQUEST, "P
 
 
 def most_bytes(call: str) -> int:
-    """Return the bytes that a request may have: parsed, empty fields take thirty times as much memory."""
+    """Return the most bytes of a call's request.
+
+    Parsed, empty fields take thirty times as much memory.
+    """
     return _LARGER.get(call, SMALL_REQUEST)

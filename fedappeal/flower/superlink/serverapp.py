@@ -11,7 +11,7 @@ from fedappeal.system.tuning import quick_imports
 
 
 def main() -> None:
-    """Be a ServerApp, with the options of this process's command line."""
+    """Run a ServerApp with this process's command line."""
     with quick_imports():
         import_without_server()
         from flwr.common.args import add_args_flwr_app_common, try_obtain_flwr_app_token

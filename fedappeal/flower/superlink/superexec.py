@@ -1,150 +1,123 @@
-"""Flower's SuperExec, which starts a SuperLink's ServerApps, as a thread of the SuperLink.
+"""Starts a SuperLink's ServerApps, in a thread of the SuperLink, in place of Flower's SuperExec.
 
-Flower gives it a process of its own, which imports all of Flower again. Flower also gives a ServerApp the token of
-its task on the command line, which every user of the machine can read; here the token is in a file without a name
-that the ServerApp inherits. A ServerApp is killed as soon as its SuperLink is gone: one that Flower only asks to end
-would record a round whose clients ended before. Where another signal kills it, the SuperLink is told, which would
-miss its heartbeat a minute later.
+Flower's is a process of its own, which imports all of Flower again, and gives a ServerApp the token of its task on
+the command line, which every user of the machine can read; here the token is in a file without a name that the
+ServerApp inherits. A ServerApp is killed as soon as its SuperLink is gone: one that Flower only asks to end would
+record a round whose clients ended before. Where another signal kills it, the SuperLink is told, which would miss its
+heartbeat a minute later.
 """
 
 import logging
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from threading import Event, Thread
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 from flwr.common.constant import SubStatus
-from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest
 from flwr.supercore import log
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.superexec import run_superexec
-from flwr.supercore.superexec.executor import subprocess_executor
 
-from fedappeal.flower.processes import replace_name
+from fedappeal.flower.superlink.superlink_log import RateLimitedLog
 from fedappeal.system.process_end import end_with_parent
 
-_ADDRESS, _CA, _TOKEN = "--runtime-api-address", "--root-certificates", "--token"
-SUBMITTED = Event()
-"""Set when a run was submitted: its task waits."""
-_OWN_MODULE = {TASK_TYPE_TO_COMMAND[TaskType.SERVER_APP]: "fedappeal.flower.superlink.serverapp"}
-"""Flower's commands of tasks in whose place a module of ours runs."""
+ASKED_EVERY = 0.5
+"""Seconds between two questions whether a task waits to be started."""
+_ADDRESS, _CA, _INSTALL = "--runtime-api-address", "--root-certificates", "--allow-runtime-dependency-installation"
+_SERVER_APP = [sys.executable, "-P", "-m", "fedappeal.flower.superlink.serverapp"]
+"""Stands in for Flower's command of a ServerApp."""
+_QUIET = (TaskType.SERVER_APP, TaskType.SIMULATION)
+"""Tasks that send their output to the SuperLink, too."""
+_LOG = RateLimitedLog()
 
 
 class SuperExec(Thread):
-    """Flower's SuperExec, with what a SuperLink calls of the `subprocess.Popen` in whose place it stands.
+    """A thread that starts tasks, in place of the SuperLink's subprocess.
+
+    It has what the SuperLink calls of `subprocess.Popen`.
 
     Args:
-        command: ``flower-superexec`` and its options.
+        command: of Flower's SuperExec, ``flower-superexec`` and its options.
         options: of `subprocess.Popen`; a thread has no use for them.
     """
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         super().__init__(name="SuperExec", daemon=True)
-        self._command = command
+        self._address = command[command.index(_ADDRESS) + 1]
+        self._ca = command[command.index(_CA) + 1] if _CA in command else None
+        self._install = [option for option in command if option == _INSTALL]
         self._ended = Event()
         self.start()
 
     def run(self) -> None:
-        """Start the tasks of the SuperLink, as soon as it answers."""
-        replace_name(subprocess_executor, "subprocess", SimpleNamespace(Popen=self.start_task, DEVNULL=DEVNULL))
-        replace_name(run_superexec, "register_signal_handlers", lambda **keywords: None)  # the SuperLink's stay
-        replace_name(run_superexec, "time", SimpleNamespace(sleep=self._pause))
-        address = self._command[self._command.index(_ADDRESS) + 1]
-        with suppress(SystemExit):
-            self._wait_until_served(address)
-            run_superexec.run_superexec(
-                address,
-                insecure="--insecure" in self._command,
-                root_certificates_path=_ca(self._command),
-                runtime_dependency_install="--allow-runtime-dependency-installation" in self._command,
-            )
+        """Start tasks until `terminate`; they are killed with this thread."""
+        question = AcquireTaskRequest(supported_task_types=[*TASK_TYPE_TO_COMMAND])
+        with closing(self._client(RuntimeVersionHttpInterceptor("SuperExec"))) as client:
+            while not self._ended.wait(ASKED_EVERY):
+                try:
+                    answer = client.AcquireTask(question)
+                except httpx.TransportError:  # the SuperLink does not listen yet, or no longer
+                    continue
+                except httpx.HTTPStatusError as error:
+                    _LOG.warn(f"runs are not started: the SuperLink answers HTTP {error.response.status_code}")
+                    continue
+                if answer.token:
+                    self.start_task(TaskType(answer.task.type), answer.token)
 
     def terminate(self) -> None:
-        """End: tasks are killed with the thread that started them."""
+        """End the thread."""
         self._ended.set()
-        SUBMITTED.set()
 
     def wait(self, timeout: float) -> None:
-        """Wait until this has ended."""
+        """Wait for the thread's end."""
         self.join(timeout)
 
-    def start_task(self, arguments: Sequence[str], **options: Any) -> "Popen[bytes]":
-        """Start the process of a task as Flower does, its token out of sight, and watch for its end.
-
-        Args:
-            arguments: its command, ``--token`` and the token among them.
-            options: of `subprocess.Popen`.
-        """
-        program, at = arguments[0], arguments.index(_TOKEN)
-        python = [sys.executable, "-P", "-m"]
-        program_line = [*python, _OWN_MODULE[program]] if program in _OWN_MODULE else [program]
+    def start_task(self, kind: TaskType, token: str) -> "Popen[bytes]":
+        """Start and watch a task's process, with its token out of sight."""
+        tls = ["--insecure"] if self._ca is None else [_CA, self._ca]
+        options = [_ADDRESS, self._address, *tls, "--parent-pid", str(os.getpid()), *self._install]
         # By a program in between: no code may run between fork and exec in a process with gRPC's threads.
-        tied = [*python, end_with_parent.__module__, str(os.getpid())]
+        tied = [sys.executable, "-P", "-m", end_with_parent.__module__, str(os.getpid())]
+        program = _SERVER_APP if kind is TaskType.SERVER_APP else [TASK_TYPE_TO_COMMAND[kind]]
+        output = DEVNULL if kind in _QUIET else None
         with tempfile.TemporaryFile() as file:
-            file.write(arguments[at + 1].encode())
+            file.write(token.encode())
             file.seek(0)
-            number = file.fileno()
-            task = Popen(
-                [*tied, *program_line, *arguments[1:at], "--token-file", f"/dev/fd/{number}", *arguments[at + 2 :]],
-                pass_fds=[number],
-                **options,
-            )
-        Thread(target=self._report_killed, args=(task, arguments), name="end of a task", daemon=True).start()
-        SUBMITTED.set()  # Flower starts one run each time that it asks
+            words = [*tied, *program, *options, "--token-file", f"/dev/fd/{file.fileno()}"]
+            task = Popen(words, pass_fds=[file.fileno()], stdout=output, stderr=output)
+        Thread(target=self._report_killed, args=(task, token), name="end of a task", daemon=True).start()
         return task
 
-    def _report_killed(self, task: "Popen[bytes]", arguments: Sequence[str]) -> None:
+    def _report_killed(self, task: "Popen[bytes]", token: str) -> None:
         if (status := task.wait()) < 0 and not self._ended.is_set():
-            report_killed(status, arguments)
+            self.report_killed(status, token)
 
-    def _pause(self, seconds: float) -> None:
-        SUBMITTED.wait(seconds)
-        SUBMITTED.clear()
-        if self._ended.is_set():
-            sys.exit()  # this thread
+    def report_killed(self, status: int, token: str) -> None:
+        """Report a task as failed if a signal killed its process.
 
-    def _wait_until_served(self, address: str) -> None:
-        """Wait until the SuperLink, which starts this before it listens, does."""
-        host, _, port = address.rpartition(":")
-        while True:
-            with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
-                return
-            self._pause(0.05)
+        Others report it themselves.
 
+        Args:
+            status: minus the signal's number.
+            token: the task's.
+        """
+        details = f"its process (ServerApp) was killed by signal {-status}"
+        interceptors = RuntimeVersionHttpInterceptor("flwr-serverapp"), RuntimeTokenHttpInterceptor(token)
+        with closing(self._client(*interceptors)) as client:
+            try:
+                client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=details))
+            except httpx.HTTPError as error:
+                log(logging.WARNING, "a run failed: %s; the SuperLink does not take that: %s", details, error)
 
-def report_killed(status: int, arguments: Sequence[str]) -> None:
-    """Tell the SuperLink that a task failed because a signal killed its process; others tell it themselves.
-
-    Args:
-        status: minus the signal's number.
-        arguments: its command as Flower gave it: the SuperLink's address stands before ``--token``.
-    """
-    at = arguments.index(_TOKEN)
-    # Without Flower's retries, which end this process where the run has ended already.
-    client = RuntimeHttpClient.from_server_address(
-        arguments[at - 1],
-        "--insecure" in arguments,
-        Path(ca).read_bytes() if (ca := _ca(arguments)) else None,
-        [RuntimeVersionHttpInterceptor("flwr-serverapp"), RuntimeTokenHttpInterceptor(arguments[at + 1])],
-    )
-    details = f"its process (ServerApp) was killed by signal {-status}"
-    with closing(client):
-        try:
-            client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=details))
-        except httpx.HTTPError as error:
-            log(logging.WARNING, "a run failed: %s; the SuperLink does not take that: %s", details, error)
-
-
-def _ca(arguments: Sequence[str]) -> str | None:
-    """Return the file of the CA's certificate that a command names; None: none."""
-    return arguments[arguments.index(_CA) + 1] if _CA in arguments else None
+    def _client(self, *interceptors: Any) -> RuntimeHttpClient:
+        # Without Flower's retries, which end this process where the run has ended already.
+        certificate = None if self._ca is None else Path(self._ca).read_bytes()
+        return RuntimeHttpClient.from_server_address(self._address, self._ca is None, certificate, interceptors)

@@ -1,8 +1,8 @@
 """The log of a SuperLink in this process: one that a person can read.
 
-Two things of Flower's are put right: when a run has ended, each client's word that it received the last message is
-logged as an error, though it is none; and a client whose calls are refused before they are looked at (its clock is
-wrong, or its signature) is not logged at all.
+Three things of Flower's are put right: when a run has ended, each client's word that it received the last message is
+logged as an error, though it is none; a client whose calls are refused before they are looked at (its clock is
+wrong, or its signature) is not logged at all; and whoever reaches the port writes a line with each call.
 """
 
 import logging
@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
@@ -20,6 +21,9 @@ _TERMINATOR = "_unary_unary_rpc_terminator"
 _AGAIN_AFTER = 60.0
 _CONFIRMED_LATE = re.compile("Confirm-?Message-?Received.*Run is finished", re.IGNORECASE)
 """The call by its name over gRPC, by its path over HTTP."""
+_CALL = re.compile(r"\[(Fleet\.|/flwr\.proto\.Fleet/|/v1/fleet/)[\w-]+\]")
+MOST_LINES = 200
+"""Lines a minute about one call of the Fleet API."""
 PLAIN = logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
 MEANINGS = {
     "Invalid timestamp": "a client is refused: its clock is more than 5 s ahead of this machine's, or 305 s behind",
@@ -30,15 +34,39 @@ MEANINGS = {
 
 
 class Unexpected(logging.Filter):
-    """Lets through all but the one line a client that every run ends with."""
+    """A log filter that drops the line with which every run ends per client."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is to be shown."""
+        """Return whether to log a record."""
         return not _CONFIRMED_LATE.search(record.getMessage())
 
 
-class Seldom:
-    """Logs warnings, the same one once a minute: what is refused tries again and again."""
+class FewOfEachCall(logging.Filter):
+    """Lets through `MOST_LINES` a minute about each call of the Fleet API, which strangers can make without end."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock, self._since, self._lines = clock, clock(), Counter[str]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a record; a minute's last says that more follow."""
+        text = record.getMessage()
+        if (call := _CALL.match(text)) is None:
+            return True
+        if self._clock() - self._since >= _AGAIN_AFTER:
+            self._since = self._clock()
+            self._lines.clear()
+        self._lines[call[0]] += 1
+        if self._lines[call[0]] == MOST_LINES:
+            record.msg, record.args = f"{text} (more lines about this call are left out for up to a minute)", ()
+        return self._lines[call[0]] <= MOST_LINES
+
+
+class RateLimitedLog:
+    """A log of warnings, each at most once a minute.
+
+    What is refused tries again and again.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -55,6 +83,7 @@ class Seldom:
 def readable_log(formatter: logging.Formatter = PLAIN) -> None:
     """Make Flower's logger print lines without colours, by default ``HH:MM:SS WARNING text``."""
     FLOWER_LOGGER.addFilter(Unexpected())
+    FLOWER_LOGGER.addFilter(FewOfEachCall())
     for handler in list(FLOWER_LOGGER.handlers):
         if isinstance(handler, ConsoleHandler):
             FLOWER_LOGGER.removeHandler(handler)
@@ -65,8 +94,8 @@ def readable_log(formatter: logging.Formatter = PLAIN) -> None:
 
 
 def log_refusals(clock: Callable[[], float] = time.monotonic) -> None:
-    """Let the SuperLink of this process log the clients that it refuses, the same reason once a minute."""
-    refuse, log = getattr(authentication, _TERMINATOR), Seldom(clock)
+    """Make this process's SuperLink log refused clients, each reason once a minute."""
+    refuse, log = getattr(authentication, _TERMINATOR), RateLimitedLog(clock)
 
     def logged(reason: str) -> grpc.RpcMethodHandler:
         log.warn(MEANINGS.get(reason, f"a client is refused: {reason}"))

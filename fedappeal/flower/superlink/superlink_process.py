@@ -32,11 +32,11 @@ from starlette.types import ASGIApp
 from fedappeal.flower.node.tls import split_address
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.connections import make_grpc_server, serve_http
-from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
 from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
-from fedappeal.flower.superlink.quick_runtime import QuickRuntime
-from fedappeal.flower.superlink.spared_sql import spare_superlink
+from fedappeal.flower.superlink.object_store import keep_objects_in_memory
+from fedappeal.flower.superlink.runtime_fast_path import RuntimeFastPath
+from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly, is_loopback
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
 from fedappeal.settings.config import ConfigError
@@ -53,7 +53,7 @@ flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its packag
 
 @dataclass(frozen=True)
 class Ports:
-    """What the options of `flower-superlink` say of its ports.
+    """The ports in the options of `flower-superlink`.
 
     Attributes:
         host: where the Control and Runtime APIs listen.
@@ -77,7 +77,7 @@ class Ports:
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> "Ports":
-        """Read the options as Flower does.
+        """Return the ports of the command line, read as Flower does.
 
         Raises:
             ConfigError: options that are none, or a transport that no interceptor stands before.
@@ -103,11 +103,11 @@ class Ports:
         return cls(*seen, of_http.fleet_http_address, tuple(tls), tuple(for_flower))
 
     def is_own(self, fleet: str) -> bool:
-        """Whether a port of the Fleet API is for one user too: on loopback, where no key is asked for."""
+        """Whether a Fleet API port is for one user: on loopback, without keys."""
         return bool(fleet) and is_loopback(fleet.rpartition(":")[0]) and not self.keys_only
 
     def listen(self) -> socket.socket | None:
-        """Bind the port of the Fleet API over HTTP; None where there is none.
+        """Return a bound socket for the Fleet API over HTTP; None without one.
 
         Raises:
             ConfigError: if that is not possible.
@@ -126,7 +126,7 @@ def _refuse(message: str) -> None:
 
 
 def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
-    """Be the SuperLink.
+    """Run the SuperLink.
 
     Args:
         arguments: options of `flower-superlink`, and `FLEET_HTTP`.
@@ -147,19 +147,19 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     serve_fleet_by_grpc()
     if guarded:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
-    before = [Middleware(OwnUserOnly)] if guarded else []
+    before = [Middleware(SameUserOnly)] if guarded else []
     middleware = extensions.get_middleware
-    replace_name(extensions, "get_middleware", lambda: (*before, *middleware(), Middleware(QuickRuntime)))
+    replace_name(extensions, "get_middleware", lambda: (*before, *middleware(), Middleware(RuntimeFastPath)))
     if SUPERNODE_SPEAKS_HTTP:  # else this port would serve the Fleet API, too, without bounds
         replace_name(superlink_app, "fleet_router", APIRouter())
     allow_open_files()
     listener, for_one_user = ports.listen(), guarded and ports.is_own(ports.http)
-    doors = [OwnUserInterceptor(ports.fleet)] if guarded and ports.is_own(ports.fleet) else []
-    guard_fleet_api(partial(_serve_http, listener, ports.tls, for_one_user) if listener else None, doors)
+    first = [SameUserInterceptor(ports.fleet)] if guarded and ports.is_own(ports.fleet) else []
+    guard_fleet_api(partial(_serve_http, listener, ports.tls, for_one_user) if listener else None, first)
     # Flower's module alone sees it, and what else in this process makes a server does not.
     bounded = {**vars(grpc), "server": partial(make_grpc_server, grpc.server)}
     replace_name(flower_grpc, "grpc", SimpleNamespace(**bounded))
-    spare_superlink()
+    keep_objects_in_memory()
     processes = SimpleNamespace(Popen=SuperExec, TimeoutExpired=subprocess.TimeoutExpired)
     replace_name(flower, "subprocess", processes)
     sys.argv = ["flower-superlink", *ports.for_flower]
@@ -167,7 +167,10 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
 
 
 def allow_open_files() -> None:
-    """Let this process have as many open files as the system lets it: each client's connection is one."""
+    """Raise this process's limit of open files to the system's maximum.
+
+    Each client's connection is one.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # macOS says that there is no limit, and then does not take it
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -175,4 +178,4 @@ def allow_open_files() -> None:
 
 def _serve_http(listener: socket.socket, tls: Iterable[str], for_one_user: bool, *fleet: Any) -> None:
     app: ASGIApp = FleetApp(*fleet)
-    serve_http(OwnUserOnly(app, "Fleet port") if for_one_user else app, listener, *tls)
+    serve_http(SameUserOnly(app, "Fleet port") if for_one_user else app, listener, *tls)

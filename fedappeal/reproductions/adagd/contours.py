@@ -7,9 +7,10 @@ import numpy as np
 
 from fedappeal.protocol.draws import generator
 from fedappeal.reproductions.adagd import toy
-from fedappeal.reproductions.adagd.toy import PRECISION, SHIFT, STARTS, Agents, Floats, Problem
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Results, at_least
-from fedappeal.views.comparison.measures import Figure, Measure, last, new_figure
+from fedappeal.reproductions.adagd.toy import PRECISION, SHIFT, STARTS, Floats, ToyAgents, ToyProblem
+from fedappeal.studies.experiment import Numbers, Results
+from fedappeal.studies.plan import slug
+from fedappeal.views.comparison.measures import Figure, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,28 +38,28 @@ def figure_5(results: Results) -> Figure:
 
 
 def _example_1(axes: "Axes", results: Results) -> None:
-    _bad_region(axes, Problem(), (-2.1, 2.1, -1.7, 1.7))
+    _bad_region(axes, ToyProblem(), (-2.1, 2.1, -1.7, 1.7))
     labels = {BLUE: "uniform: a long step", PURPLE: "uniform: into $S_2^*$, agent 2 leaves", BLACK: "ADA-GD"}
     for (name, (start, _)), colour in zip(STARTS.items(), (BLUE, BLUE, PURPLE, PURPLE), strict=True):
-        draw_path(axes, _points(results, f"{name}, uniform, one long step"), colour, labels.pop(colour, ""))
-        draw_path(axes, _points(results, f"{name}, ADA-GD"), BLACK, labels.pop(BLACK, ""))
+        draw_path(axes, _points(results, f"{slug(name)}-uniform-one-long-step"), colour, labels.pop(colour, ""))
+        draw_path(axes, _points(results, f"{slug(name)}-ada-gd"), BLACK, labels.pop(BLACK, ""))
         _name(axes, f"${name}$", start, 8 if start[1] > 0 else -16)
 
 
 def _family(axes: "Axes", results: Results) -> None:
-    _bad_region(axes, Problem(SHIFT), (-0.8, 2.3, -0.7, 1.811))
+    _bad_region(axes, ToyProblem(SHIFT), (-0.8, 2.3, -0.7, 1.811))
     edge = np.array([-0.8, 2.3])
     axes.plot(edge, edge - PRECISION, "--", color=AGENT_2, linewidth=1, label="edge of $S_2^*$ in $P_0$")
-    path = _points(results, "P_alpha', uniform")
+    path = _points(results, "p-alpha-uniform")
     draw_path(axes, path, PURPLE, "uniform")
-    draw_path(axes, _points(results, "P_alpha', ADA-GD"), BLACK, "ADA-GD")
+    draw_path(axes, _points(results, "p-alpha-ada-gd"), BLACK, "ADA-GD")
     for text, (x, y) in zip(("$w_0$", "$w_{r_0}$"), path[:4:3], strict=False):
         _name(axes, text, (x, y))
 
 
 def _losses(axes: "Axes", results: Results) -> None:
     for name, colour in (("uniform", PURPLE), ("ADA-GD", BLACK)):
-        if not (line := _line(results, f"P_alpha', {name}")):
+        if not (line := _line(results, f"p-alpha-{slug(name)}")):
             continue
         losses = np.array(line["losses"])
         for m, style in enumerate(("-", "--")):
@@ -73,12 +74,15 @@ def _losses(axes: "Axes", results: Results) -> None:
 
 def draw_agents(
     axes: "Axes",
-    problem: Agents,
+    problem: ToyAgents,
     limits: tuple[float, float, float, float],
     precision: float,
     levels: Sequence[float],
 ) -> tuple[Floats, Floats]:
-    """Draw two agents' epsilon-sublevel sets and contours; return the models, ``(500, 500, 2)``, and their losses."""
+    """Draw two agents' epsilon-sublevel sets and contours; return models and losses.
+
+    The models have shape ``(500, 500, 2)``.
+    """
     grid = np.stack(np.meshgrid(np.linspace(*limits[:2], 500), np.linspace(*limits[2:], 500)), axis=-1)
     losses = problem.losses(grid)
     for m, colour in enumerate((AGENT_1, AGENT_2)):
@@ -89,7 +93,7 @@ def draw_agents(
     return grid, losses
 
 
-def _bad_region(axes: "Axes", problem: Problem, limits: tuple[float, float, float, float]) -> None:
+def _bad_region(axes: "Axes", problem: ToyProblem, limits: tuple[float, float, float, float]) -> None:
     """Draw both agents, in white what is good for both, and the bad region."""
     grid, losses = draw_agents(axes, problem, limits, PRECISION, [0.5, 1.0, 1.5])
     for where, style in (
@@ -100,7 +104,10 @@ def _bad_region(axes: "Axes", problem: Problem, limits: tuple[float, float, floa
 
 
 def draw_path(axes: "Axes", points: Floats, colour: str, label: str = "") -> None:
-    """Draw a trajectory: a dot where it starts, a star where it ends; ADA-GD's thin on top of the other's."""
+    """Draw a trajectory with a dot at its start, a star at its end.
+
+    ADA-GD's is thin, on top of the other's.
+    """
     if not len(points):
         return
     width, front = (1.6, 5) if colour == BLACK else (4.0, 3)
@@ -124,23 +131,12 @@ def _points(results: Results, arm: str) -> Floats:
     return np.array(line["points"] if line else np.empty((0, 2)))
 
 
-_EXAMPLE_1, _OBSERVATION_3, _OBSERVATION_4, _DRAWN_STEPS = (
-    "Figure 5a: example 1 (nothing is drawn: the same for all seeds)",
-    "Observation 3: example 1, starts drawn from the unit disc",
-    "Figure 5b: observation 4, from (2, 1) (nothing is drawn: the same for all seeds)",
-    "Observation 4, from (2, 1), steps drawn, each sequence in the P_alpha' that it singles out",
-)
-_TWO_STEPS, _GOOD_STARTS = "drawn, uniform, two chosen steps", "drawn outside S_1 and S_2, ADA-GD"
-_ANY_STEPS, _SHIFTED = "steps drawn, uniform", "steps drawn, ADA-GD in the same problems"
-_THEOREM = "theorem 1: from good starts ADA-GD loses no agent and ends with F at most 4 epsilon"
-
-
 def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return the path of one row's algorithm."""
-    problem, precision = toy.Problem(settings["alpha"]), float(settings["precision"])
+    problem, precision = toy.ToyProblem(settings.get("alpha")), float(settings["precision"])
     if settings.get("steps") == "drawn":
         return _singled_out(settings, seed)
-    if settings["start"] is None:
+    if "start" not in settings:
         return _drawn(problem, settings, seed)
     run = _run(problem, np.array(settings["start"]), settings)
     return {
@@ -152,9 +148,12 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
 
 
 def _run(
-    problem: toy.Problem, start: toy.Floats, settings: Mapping[str, Any], steps: Iterable[float] | None = None
+    problem: toy.ToyProblem, start: toy.Floats, settings: Mapping[str, Any], steps: Iterable[float] | None = None
 ) -> toy.Trajectory:
-    """Return the path of a row's algorithm from a start; ``steps``: averaging's, in place of the row's."""
+    """Return the path of a row's algorithm from a start.
+
+    ``steps``: averaging's, in place of the row's.
+    """
     precision = float(settings["precision"])
     if settings["method"] == "adagd":
         return toy.adagd(problem, start, settings["step-size"], precision)
@@ -163,8 +162,11 @@ def _run(
     return toy.uniform(problem, start, steps, precision)
 
 
-def _drawn(problem: toy.Problem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return the means over starts drawn from the unit disc; for small steps, of those outside S_1 and S_2."""
+def _drawn(problem: toy.ToyProblem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return the means over starts drawn from the unit disc.
+
+    For small steps, of those outside S_1 and S_2.
+    """
     precision, runs = float(settings["precision"]), list[toy.Trajectory]()
     for start in drawn_starts(settings["draws"], seed):
         if settings["method"] == "two-steps":
@@ -177,17 +179,23 @@ def _drawn(problem: toy.Problem, settings: Mapping[str, Any], seed: int) -> Mapp
 
 
 def _singled_out(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return the means over drawn sequences of steps, each in the P_alpha' of Observation 4's proof."""
+    """Return the means over step sequences in P_alpha' of Observation 4's proof.
+
+    The sequences are drawn.
+    """
     precision, start = float(settings["precision"]), settings["start"]
     runs = [
-        _run(toy.Problem(toy.harmful_shift(start, steps, precision)), start, settings, steps)
+        _run(toy.ToyProblem(toy.harmful_shift(start, steps, precision)), start, settings, steps)
         for steps in drawn_steps(settings["draws"], seed)
     ]
     return {"starts": len(runs), **summary(runs, precision)}
 
 
 def drawn_steps(count: int, seed: int) -> toy.Floats:
-    """Return sequences of 500 step sizes, each sequence between 0 and a size of its own, shape ``(count, 500)``."""
+    """Return sequences of 500 drawn step sizes, shape ``(count, 500)``.
+
+    Each sequence lies between 0 and a size of its own.
+    """
     rng = generator(seed, "adagd-steps")
     return np.asarray(10.0 ** rng.uniform(-2, 0, (count, 1)) * rng.random((count, 500)))
 
@@ -200,7 +208,7 @@ def drawn_starts(count: int, seed: int) -> toy.Floats:
 
 
 def summary(runs: list[toy.Trajectory], precision: float) -> dict[str, float]:
-    """Return what some paths come to: agents lost, harmful defections, F at the end and the largest."""
+    """Return the outcome of paths: lost agents, harmful defections, final and largest F."""
     return {
         "lost": sum(len(run.left) for run in runs) / len(runs),
         "harmful": sum(run.harmful(precision) for run in runs) / len(runs),
@@ -209,98 +217,6 @@ def summary(runs: list[toy.Trajectory], precision: float) -> dict[str, float]:
     }
 
 
-def _uniform(**settings: Any) -> dict[str, Any]:
-    return {"method": "uniform", "alpha": None, "start": None, "first-steps": [], "short-step": 0.04, **settings}
-
-
-def _adagd(**settings: Any) -> dict[str, Any]:
-    # Theorem 1's step for sqrt(2)-Lipschitz losses whose kinks are rounded off within epsilon, H = 2 / epsilon:
-    # min(0.071, 0.05, 0.32, 0.025).
-    return {"method": "adagd", "alpha": None, "start": None, "step-size": toy.PRECISION / 4, **settings}
-
-
-def _arms() -> tuple[Arm, ...]:
-    at_once = "(1, 1), "
-    arms = [
-        Arm(at_once + "uniform", _uniform(start=[1, 1]), {}, _EXAMPLE_1),
-        Arm(at_once + "ADA-GD", _adagd(start=[1, 1]), {}, _EXAMPLE_1),
-    ]
-    for name, (start, agent) in toy.STARTS.items():
-        steps = {"first-steps": [toy.stride(Problem(), np.array(start), agent)]}
-        arms.append(Arm(f"{name}, uniform, one long step", _uniform(start=start, **steps), {}, _EXAMPLE_1))
-    arms += [Arm(f"{name}, ADA-GD", _adagd(start=start), {}, _EXAMPLE_1) for name, (start, _) in toy.STARTS.items()]
-    arms += [
-        Arm(_TWO_STEPS, {"method": "two-steps", "alpha": None, "start": None, "draws": 300}, {}, _OBSERVATION_3),
-        Arm("drawn outside S_1 and S_2, uniform", _uniform(draws=300), {}, _OBSERVATION_3),
-        Arm(_GOOD_STARTS, _adagd(draws=300), {}, _OBSERVATION_3),
-    ]
-    for label, alpha, paper in (("P_0", 0.0, {}), ("P_alpha'", toy.SHIFT, {"loss": 0.5})):
-        steps = {"first-steps": [0.8] * 3}
-        arms += [
-            Arm(f"{label}, uniform", _uniform(start=[2, 1], alpha=alpha, **steps), paper, _OBSERVATION_4),
-            Arm(f"{label}, ADA-GD", _adagd(start=[2, 1], alpha=alpha), {}, _OBSERVATION_4),
-        ]
-    drawn = {"start": [2, 1], "draws": 300, "steps": "drawn"}
-    arms += [
-        Arm(_ANY_STEPS, {"method": "uniform", "alpha": None, **drawn}, {}, _DRAWN_STEPS),
-        Arm(_SHIFTED, _adagd(**drawn), {}, _DRAWN_STEPS),
-    ]
-    return tuple(arms)
-
-
-def _no_agent_leaves(arm: str) -> Claim:
-    def margin(number: Numbers) -> float:
-        return min(-number(arm, "lost"), 4 * toy.PRECISION - number(arm, "largest"))
-
-    return Claim(_THEOREM, margin, _OBSERVATION_3 if arm == _GOOD_STARTS else _DRAWN_STEPS, inclusive=True)
-
-
-_NOTES = """\
-- The paper draws its starts and steps without numbers. Ours: epsilon = 0.1; in figure 5a one long step that brings
-  one agent's loss to 0, then steps of 0.04; in 5b three steps of 0.8, then 0.04, and alpha' = 0.2.
-- Claims are checked on drawn starts or sequences of steps, 300 a seed; rows where nothing is drawn prove nothing.
-  Observation 2 follows from the geometry and could not fail.
-- Observation 3 is counted over starts, evenly from the unit disc, with two harmful step sizes: read "at least".
-- Observation 4: each drawn sequence runs in P_0 until agent 2 leaves; alpha' then makes that model's F_2 zero, and
-  the same steps are taken in P_alpha'. ADA-GD stops by its own rule, between epsilon and 4 epsilon.
-- ADA-GD's step is theorem 1's, with kinks rounded off within epsilon.
-"""
-
-EXPERIMENTS = (
-    Experiment(
-        name="adagd-figure5",
-        title="ADA-GD: the examples in the plane",
-        source="ADA-GD, figure 5 and observations 2 to 4",
-        claim="From a good start, averaging with unlucky steps gets where one agent leaves and the other cannot "
-        "reach a model that is good for both; moving orthogonally to agents about to leave avoids that.",
-        settings={"precision": toy.PRECISION},
-        arms=_arms(),
-        measures=(
-            Measure("loss", "F at the end, mean", last("loss"), better="lower", digits=3),
-            Measure("harmful", "harmful defections, % of what is drawn", last("harmful"), True, "lower", digits=1),
-            Measure("lost", "agents lost, of 2", last("lost"), better="lower", digits=1),
-            Measure("largest", "F at the end, largest", last("largest"), better="lower", digits=3),
-        ),
-        claims=(
-            Claim(
-                "for at least 1 - 2 epsilon of the starts some steps make averaging do harm",
-                at_least(_TWO_STEPS, "harmful", 100 * (1 - 2 * toy.PRECISION)),
-                _OBSERVATION_3,
-                "points",
-                inclusive=True,
-            ),
-            _no_agent_leaves(_GOOD_STARTS),
-            Claim(
-                "whatever the steps, averaging loses an agent and ends outside S*",
-                at_least(_ANY_STEPS, "harmful", 100),
-                _DRAWN_STEPS,
-                "points",
-                inclusive=True,
-            ),
-            _no_agent_leaves(_SHIFTED),
-        ),
-        figure=figure_5,
-        notes=_NOTES,
-        compute=compute,
-    ),
-)
+def keeps_all(number: Numbers, row: str) -> float:
+    """Return theorem 1's margin: no agent is lost, final F at most 4 epsilon."""
+    return min(-number(row, "lost"), 4 * PRECISION - number(row, "largest"))

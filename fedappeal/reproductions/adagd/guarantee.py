@@ -19,11 +19,8 @@ import numpy as np
 from fedappeal.protocol.draws import generator
 from fedappeal.reproductions import bounds
 from fedappeal.reproductions.adagd.toy import Floats, adagd, uniform
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, at_least, at_most
-from fedappeal.views.comparison.measures import Measure, last
 from strategies.adagd import theorem_step_size
 
-PRECISIONS = (0.02, 0.05, 0.1, 0.2, 0.4)
 WIDTH = 0.5
 """delta."""
 
@@ -68,7 +65,7 @@ def draw_problem(agents: int, examples: int, size: int, precision: float, seed: 
 
 
 def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return a row's F at the end for each epsilon, beside 4 epsilon, and how many agents left."""
+    """Return a row's final F and lost agents by epsilon, beside 4 epsilon."""
     agents, rounds, precisions = settings["agents"], settings["rounds"], settings["precisions"]
     ends, lost, alone, stopped = list[float](), list[int](), list[int](), list[bool]()
     for precision in precisions:
@@ -81,51 +78,3 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
         alone.append(len(uniform(problem, start, [step] * rounds, precision).left))
     means = {"lost": fmean(lost), "alone": fmean(alone), "stopped": fmean(stopped)}
     return bounds.comparison(precisions, ends, [4 * p for p in precisions], **means)
-
-
-def _row(agents: int, examples: int, factor: float = 1.0) -> Arm:
-    step = "" if factor == 1 else f", {factor:g} times the theorem's step"
-    return Arm(f"{agents} agents{step}", {"agents": agents, "examples": examples, "factor": factor})
-
-
-_ARMS = (_row(2, 10), _row(5, 5), _row(10, 3))
-
-EXPERIMENTS = (
-    Experiment(
-        name="adagd-theorem1",
-        title="ADA-GD: the loss at the end against the theorem's bound",
-        source="ADA-GD, theorem 1",
-        claim="With a step of at most min(epsilon / L, sqrt(epsilon / 2H), sqrt(2 / H), 1 / (M H)) no agent leaves, "
-        "and the run ends with F at most 4 epsilon.",
-        settings={"size": 40, "precisions": list(PRECISIONS), "rounds": 20_000},
-        arms=(*_ARMS, _row(5, 5, 10.0)),
-        measures=(
-            Measure("lost", "agents that leave ADA-GD, mean over epsilon", last("lost"), better="lower", digits=1),
-            Measure("alone", "that leave averaging, same step", last("alone"), better="lower", digits=1),
-            Measure("stopped", "runs that end by themselves %", last("stopped"), True, digits=0),
-            *bounds.columns("F", digits=3),
-        ),
-        quick=Quick({"precisions": [0.2, 0.4]}),
-        claims=(
-            *(bounds.below(arm, "F at the end is at most 4 epsilon for every epsilon") for arm in _ARMS),
-            *(Claim(f"{arm.name}: no agent leaves", at_most(arm.name, "lost", 0.0), inclusive=True) for arm in _ARMS),
-            *(
-                Claim(f"{arm.name}: averaging loses agents", at_least(arm.name, "alone", 0.0), ours=True)
-                for arm in _ARMS
-            ),
-            *(
-                Claim(f"{arm.name}: every run ends by itself", at_least(arm.name, "stopped", 100), inclusive=True)
-                for arm in _ARMS
-            ),
-        ),
-        figure=bounds.drawing("epsilon", "F at the end"),
-        notes=f"""\
-- Agents of 10, 5 or 3 random rows each in 40 unknowns; losses are |x|, rounded off within {WIDTH:g}, so that all four
-  assumptions hold with constants that are known. Each start has losses above 5 epsilon.
-- Theorem 1 does not say how far F is below 4 epsilon. By Algorithm 1, line 4, with so small a step F ends near
-  2 epsilon. The last row is beyond the theorem.
-- Averaging is of all agents that are there, with the same step; an agent that leaves it is content.
-""",
-        compute=compute,
-    ),
-)

@@ -2,16 +2,14 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedappeal.reproductions.adagd import settings as agents
-from fedappeal.reproductions.adagd.defections import CLASSES, ETA, NOTES, SETTINGS, local
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, Measure, new_panels
+from fedappeal.studies.experiment import Claim, Numbers, Results
+from fedappeal.studies.plan import slug
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, new_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
 PRECISIONS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """epsilon; with 0 no agent ever leaves."""
 
-DATA: Mapping[str, Mapping[str, Any]] = {"": {}, "CIFAR-10": {"model": "mlp"}}
-"""Data set as rows name it (empty: Fashion-MNIST) -> its model, if not softmax regression; `adagd-figure2`'s."""
+DATA = ("", "CIFAR-10")
+"""Data sets as rows name them; empty: Fashion-MNIST."""
 
 _ACCURACIES = {
     "accuracy": "average accuracy",
@@ -45,7 +43,6 @@ class Sweep:
         data: one of `DATA`.
         over: the setting: ``epsilon``, or ``eta`` where no agent leaves.
         values: of that setting, ascending.
-        etas: the step by q and K where it is not `ETA`.
     """
 
     kept: tuple[int, ...] = (50, 90, 100)
@@ -53,36 +50,14 @@ class Sweep:
     data: str = ""
     over: str = "epsilon"
     values: tuple[float, ...] = PRECISIONS
-    etas: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def cell(self, kept: int, steps: int, value: float) -> str:
-        """Return the name of one setting's row."""
-        return with_data_name(f"q {kept / 100:g}, K {steps}, {self.over} {value:g}", self.data)
+        """Return the key of one setting's row."""
+        return slug(with_data_name(f"q {kept / 100:g}, K {steps}, {self.over} {value:g}", self.data))
 
     def rows(self, kept: int, steps: int) -> dict[float, str]:
-        """Return the rows' names of a q and K by the setting's values."""
+        """Return the rows' keys of a q and K by the setting's values."""
         return {value: self.cell(kept, steps, value) for value in self.values}
-
-    def settings(self, kept: int, steps: int, value: float) -> dict[str, Any]:
-        """Return one setting's run."""
-        eta, precision = (value, 0.0) if self.over == "eta" else (self.etas.get((kept, steps), ETA), value)
-        leaves = {"defect.leave-below": precision} if precision else {"participation": "always"}
-        task = agents.kept_share(CLASSES, kept / 100, 1000, "cifar10" if self.data else "fmnist")
-        return {**task, **local(steps, eta), **leaves, **DATA[self.data]}
-
-    def arms(self) -> list[Arm]:
-        """Return the rows, a group for each q and K."""
-        return [
-            Arm(
-                name,
-                self.settings(kept, steps, value),
-                {},
-                with_data_name(f"q = {kept / 100:g}, K = {steps}", self.data),
-                label=f"{self.over} {value:g}",
-            )
-            for kept, steps in itertools.product(self.kept, self.steps)
-            for value, name in self.rows(kept, steps).items()
-        ]
 
     def claims(self) -> list[Claim]:
         """Return the paper's claims, and one of ours."""
@@ -121,7 +96,10 @@ class Sweep:
         )
 
     def _with_heterogeneity(self, what: str, value: Callable[[Numbers, str], float]) -> Claim:
-        """Return the claim that a value's mean over epsilon rises from each q to the next, with the largest K."""
+        """Return the claim that a value's mean over epsilon rises with q.
+
+        From each q to the next, with the largest K.
+        """
         steps, precisions = self.steps[-1], PRECISIONS[1:]
 
         def margin(number: Numbers) -> float:
@@ -132,35 +110,43 @@ class Sweep:
         return Claim(text, margin, with_data_name("all q", self.data), "points")
 
 
-_SETTINGS = {**SETTINGS, "rounds": 300, "evaluate-every": 0}
-
-_MEASURES = (agents.END_ACCURACY, agents.POPULATION, agents.LOWEST, agents.HIGHEST)
-
 _FIGURE_3 = tuple(Sweep(data=data) for data in DATA)
 
 _MORE = (70, 90, 100), (1, 20, 100)
 """q and K of figures 8 to 11."""
 
-_FIGURE_8 = tuple(Sweep(*_MORE, data, "eta", (0.01, 0.03, 0.1, 0.3)) for data in DATA)
-
-TUNED = {
-    **{(70, 1): 0.03, (90, 1): 0.03, (100, 1): 0.03},
-    **{(70, 20): 0.1, (90, 20): 0.1, (100, 20): 0.3},
-    **{(70, 100): 0.1, (90, 100): 0.1, (100, 100): 0.03},
-}
-"""Eta of the highest average accuracy by q and K, from figure 8's runs on Fashion-MNIST (seeds 0 to 2)."""
-
-_FIGURE_9 = Sweep(*_MORE, etas=TUNED)
+_FIGURE_8 = Sweep(*_MORE, "", "eta", (0.01, 0.03, 0.1, 0.3))
+_FIGURE_9 = Sweep(*_MORE)
 
 
-def _draw_figure_8(results: Results) -> Figure:
-    """Draw the accuracy at the end by eta, a panel for each q, a curve for each K."""
-    sweep = _FIGURE_8[0]
-    figure, (panels,) = new_panels(3.8 * len(sweep.kept), 3.2, 1, len(sweep.kept), sharey=True)
-    for axes, kept in zip(panels, sweep.kept, strict=True):
-        _by_steps(axes, results, sweep, kept, agents.END_ACCURACY)
+def claims_of_figure3() -> list[Claim]:
+    """Return the claims of figure 3."""
+    return [claim for sweep in _FIGURE_3 for claim in sweep.claims()]
+
+
+def claims_of_figure9() -> list[Claim]:
+    """Return the claims of figures 9 to 11, which are figure 3's."""
+    return _FIGURE_9.claims()
+
+
+def draw_figure_3(results: Results) -> Figure:
+    """Draw figure 3."""
+    return _draw(results, _FIGURE_3)
+
+
+def draw_figure_9(results: Results) -> Figure:
+    """Draw figures 9 to 11."""
+    return _draw(results, (_FIGURE_9,))
+
+
+def draw_figure_8(results: Results) -> Figure:
+    """Draw the final accuracy by eta: a panel each q, a curve each K."""
+    kept = _FIGURE_8.kept
+    figure, (panels,) = new_panels(3.8 * len(kept), 3.2, 1, len(kept), sharey=True)
+    for axes, q in zip(panels, kept, strict=True):
+        _by_steps(axes, results, _FIGURE_8, q, "accuracy")
         axes.set_xscale("log")
-        axes.set_title(f"q = {kept / 100:g}", fontsize=11)
+        axes.set_title(f"q = {q / 100:g}", fontsize=11)
         axes.set_xlabel("eta")
     panels[0].set_ylabel("average accuracy %")
     of = panels[0].get_legend_handles_labels()
@@ -169,7 +155,10 @@ def _draw_figure_8(results: Results) -> Figure:
 
 
 def _draw(results: Results, sweeps: Sequence[Sweep]) -> Figure:
-    """Draw the accuracies by epsilon: a row for each of figure 3's parts, a column for each q that has runs."""
+    """Draw the accuracies by epsilon: a row each part, a column each q.
+
+    The parts are figure 3's; a q has a column if it has runs.
+    """
     groups = results.groups
     shown = [
         (with_data_name(f"q = {kept / 100:g}", sweep.data), sweep, kept, steps)
@@ -179,14 +168,11 @@ def _draw(results: Results, sweeps: Sequence[Sweep]) -> Figure:
     ]
     figure, grid = new_panels(3.8 * len(shown) + 1, 9, 3, len(shown), sharex=True, sharey="row")
     for column, (heading, sweep, kept, steps) in zip(grid.T, shown, strict=True):
-        _by_steps(column[0], results, sweep, kept, agents.END_ACCURACY)
-        _by_steps(column[1], results, sweep, kept, agents.POPULATION)
-        for measure, colour, label in (
-            (agents.HIGHEST, COLOURS[3], "highest"),
-            (agents.END_ACCURACY, COLOURS[7], "mean"),
-            (agents.LOWEST, COLOURS[4], "lowest"),
-        ):
-            by_setting(column[2], results, sweep.rows(kept, steps[-1]), measure, colour, f"{label}, K = {steps[-1]}")
+        _by_steps(column[0], results, sweep, kept, "accuracy")
+        _by_steps(column[1], results, sweep, kept, "population")
+        rows = sweep.rows(kept, steps[-1])
+        for key, place, label in (("highest", 3, "highest"), ("accuracy", 7, "mean"), ("lowest", 4, "lowest")):
+            by_setting(column[2], results, rows, key, COLOURS[place], f"{label}, K = {steps[-1]}")
         column[0].set_title(heading, fontsize=11)
         column[2].set_xlabel("epsilon (0: no agent leaves)")
     for axes, label in zip(grid[:, 0], ("(a) average", "(b) population", "(c) single agents"), strict=True):
@@ -197,16 +183,15 @@ def _draw(results: Results, sweeps: Sequence[Sweep]) -> Figure:
     return figure
 
 
-def _by_steps(axes: "Axes", results: Results, sweep: Sweep, kept: int, measure: Measure) -> None:
-    """Draw a measure as one curve for each K."""
+def _by_steps(axes: "Axes", results: Results, sweep: Sweep, kept: int, key: str) -> None:
+    """Draw a column as one curve for each K."""
     for steps, colour in zip(sweep.steps, COLOURS, strict=False):
-        by_setting(axes, results, sweep.rows(kept, steps), measure, colour, f"K = {steps}")
+        by_setting(axes, results, sweep.rows(kept, steps), key, colour, f"K = {steps}")
 
 
-def by_setting(
-    axes: "Axes", results: Results, rows: Mapping[float, str], measure: Measure, colour: str, label: str
-) -> None:
-    """Draw a measure's means over a setting's values as one curve, and a dot a seed."""
+def by_setting(axes: "Axes", results: Results, rows: Mapping[float, str], key: str, colour: str, label: str) -> None:
+    """Draw a column's means by a setting as one curve, and a dot a seed."""
+    measure = results.experiment.measure(key)
     points = [(p, values) for p, arm in rows.items() if (values := results.numbers(arm, measure))]
     if not points:
         return
@@ -222,61 +207,3 @@ def by_setting(
         linewidth=1.4,
         label=label,
     )
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="adagd-figure3",
-        title="Defections under FedAvg by precision, heterogeneity and local steps",
-        source="ADA-GD, figures 3a, 3b and 3c (Fashion-MNIST beside CIFAR-10)",
-        claim="As epsilon grows agents leave more readily, and average, population, lowest and highest accuracy "
-        "almost always fall; with more heterogeneity all fall, and the spread between agents grows.",
-        settings=_SETTINGS,
-        arms=tuple(arm for sweep in _FIGURE_3 for arm in sweep.arms()),
-        measures=(agents.AGENTS_LOST, *_MEASURES),
-        quick=Quick({"rounds": 30}, tuple(_FIGURE_3[0].cell(90, k, p) for k in (1, 5) for p in (0.0, 0.6, 1.0))),
-        claims=tuple(claim for sweep in _FIGURE_3 for claim in sweep.claims()),
-        glances={"": partial(_draw, sweeps=_FIGURE_3)},
-        notes=NOTES
-        + """\
-- The paper's plots do not name their q; ours are 0.5, 0.9 and 1. Its K goes to 100, ours to 20; it tunes eta for
-  each q and K, here it is 0.1 throughout, for 300 rounds. adagd-figure9 has the tuned steps, with K up to 100.
-""",
-    ),
-    Experiment(
-        name="adagd-figure8",
-        title="The step of FedAvg by heterogeneity and local steps",
-        source="ADA-GD, figure 8 (Fashion-MNIST beside CIFAR-10)",
-        claim="The paper tunes eta for each q and K with epsilon 0, where no agent leaves.",
-        settings=_SETTINGS,
-        arms=tuple(arm for sweep in _FIGURE_8 for arm in sweep.arms()),
-        measures=_MEASURES,
-        quick=Quick({"rounds": 30}, tuple(_FIGURE_8[0].rows(90, 1).values())),
-        glances={"-eta": _draw_figure_8},
-        notes=NOTES
-        + """\
-- At the tuned step K makes no difference that three seeds show. Figure 3's 0.1 costs up to 2.3 points against the
-  best eta with K = 1, and up to 0.3 with K = 20 and 100. Figures 9 to 11 have figure 3 at the tuned steps.
-""",
-    ),
-    Experiment(
-        name="adagd-figure9",
-        title="Defections under FedAvg at the tuned step of each heterogeneity and number of local steps",
-        source="ADA-GD, figures 9, 10 and 11 (Fashion-MNIST)",
-        claim="More of figure 3: as epsilon grows, average, population, lowest and highest accuracy almost always "
-        "fall; with more heterogeneity all fall, and the spread between agents grows.",
-        settings=_SETTINGS,
-        arms=tuple(_FIGURE_9.arms()),
-        measures=(agents.AGENTS_LOST, *_MEASURES),
-        quick=Quick({"rounds": 30}, tuple(_FIGURE_9.cell(90, k, p) for k in (1, 20) for p in (0.0, 0.6, 1.0))),
-        claims=tuple(_FIGURE_9.claims()),
-        glances={"": partial(_draw, sweeps=(_FIGURE_9,))},
-        notes=NOTES
-        + """\
-- The text of figures 9 to 11 is that they have more q and K than figure 3, whose claims are checked here. No number
-  is printed, nor which q and K these are.
-- Eta is the best of figure 8 for each q and K: 0.03 with K = 1; 0.1 with K = 20 (q = 1: 0.3) and with K = 100 (q = 1:
-  0.03). It was chosen on seeds 0 to 2 with epsilon 0. CIFAR-10 was not tuned, and has no rows.
-""",
-    ),
-)

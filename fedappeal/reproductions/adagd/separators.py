@@ -20,11 +20,11 @@ import numpy as np
 from fedappeal.protocol.draws import generator
 from fedappeal.reproductions.adagd.contours import AGENT_1, AGENT_2, BLACK, PURPLE, draw_agents, draw_path, summary
 from fedappeal.reproductions.adagd.toy import Floats, Trajectory, adagd, uniform
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
-from fedappeal.views.comparison.measures import Figure, Measure, last, new_figure
+from fedappeal.studies.experiment import Results
+from fedappeal.views.comparison.measures import Figure, new_figure
 
-PRECISION = 0.3
-"""epsilon of the separators."""
+_COLOURS = (AGENT_1, AGENT_2)
+_NAMES = {AGENT_1: "agent 1", AGENT_2: "agent 2", BLACK: "both"}
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Strip:
         return np.maximum(np.stack([np.abs(w[..., 0]) - 0.25, bowl / 2], axis=-1), 0.0)
 
     def gradients(self, w: Floats) -> Floats:
-        """Return both gradients at one model, rows of shape ``(2, 2)``; zero where a loss is."""
+        """Return both gradients at one model, shape ``(2, 2)``; zero where a loss is."""
         slopes = np.array([[np.sign(w[0]), 0.0], [w[0] - 1.5, w[1] / 4]])
         return np.asarray(slopes * (self.losses(w) > 0)[:, None])
 
 
 def arcs(seed: int) -> tuple[Floats, ...]:
-    """Draw figure 1's agents: ten points each on an arc of 100 degrees, the other agent's arc mirrored."""
+    """Return figure 1's drawn agents: ten points each on mirrored 100-degree arcs."""
     rng, agents = generator(seed, "adagd-arcs"), []
     for side in (1, -1):
         inner, outer = rng.uniform(-45, 20, 7), rng.uniform(-80, -66)
@@ -87,12 +87,15 @@ def ball(seed: int) -> tuple[Floats, ...]:
 
 
 def separator(signed: tuple[Floats, ...], start: Floats) -> Floats:
-    """Return where gradient descent gets that no agent leaves: nearly the direction of the max-margin separator."""
+    """Return gradient descent's result that keeps all agents.
+
+    It is nearly the direction of the max-margin separator.
+    """
     longer = 0.5 * 1.01 ** np.arange(2000)  # the longer the model, the less it turns in a step
     return np.asarray(uniform(Separators(signed, (1.0,) * len(signed)), start, longer, 0.0).points[-1])
 
 
-def separated(leaves: bool, precision: float, seed: int) -> dict[str, float]:
+def separator_errors(leaves: bool, precision: float, seed: int) -> dict[str, float]:
     """Return the errors of a separator of figure 1's agents.
 
     Args:
@@ -112,9 +115,9 @@ def separated(leaves: bool, precision: float, seed: int) -> dict[str, float]:
 
 
 def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return what one row comes to."""
+    """Return the numbers of one row."""
     if "leaves" in settings:
-        return separated(settings["leaves"], settings["precision"], seed)
+        return separator_errors(settings["leaves"], settings["precision"], seed)
     rng, precision = generator(seed, "adagd-draws"), settings["precision"]
     paths = [_path(settings, rng, 1000 * seed + draw) for draw in range(settings["draws"])]
     return {
@@ -139,7 +142,7 @@ def _path(settings: Mapping[str, Any], rng: np.random.Generator, seed: int) -> T
     return uniform(Strip(), start, [0.02] * 5000, precision)
 
 
-def _figure_1(results: Results) -> Figure:
+def figure_1(results: Results) -> Figure:
     """Draw the agents of seed 0 with the separator of each, and of both."""
     signed, start = arcs(0), np.full(2, 0.1)
     figure = new_figure(10.5, 3.9)
@@ -159,95 +162,13 @@ def _figure_1(results: Results) -> Figure:
     return figure
 
 
-def _figure_6(results: Results) -> Figure:
+def figure_6(results: Results) -> Figure:
     """Draw both agents' regions and level sets, and the first path of each row."""
     figure = new_figure(6.6, 6)
     axes = figure.subplots()
     draw_agents(axes, Strip(), (-1.9, 3.6, -3.5, 5.6), 1e-9, [0.1, 1])
     for arm, colour in zip(results.arms, (PURPLE, BLACK), strict=False):
-        draw_path(axes, np.array(results.of(arm.name)[0].lines[0]["points"]), colour, arm.name)
+        draw_path(axes, np.array(results.of(arm.name)[0].lines[0]["points"]), colour, arm.shown)
     axes.set_title("orange: $F_1 = 0$, green: $F_2 = 0$; lines: $F_m$ at $\\epsilon$ and 1", fontsize=10)
     axes.legend(fontsize=8)
     return figure
-
-
-_COLOURS = (AGENT_1, AGENT_2)
-_NAMES = {AGENT_1: "agent 1", AGENT_2: "agent 2", BLACK: "both"}
-_STAY, _LEAVE = "no agent leaves", "the first content agent leaves, the other trains on"
-_BALL, _ARCS = "observation 1's agents", "figure 1's agents"
-_FIGURE, _DRAWN = (
-    "Figure 1: where gradient descent gets",
-    "Observation 1: any start, steps and weights, all agents leave",
-)
-_AVERAGED, _ADAGD = "averaging, small steps", "ADA-GD"
-_HARMFUL = Measure("harmful", "harmful defections, % of the paths", last("harmful"), True, "lower", digits=1)
-_LOST = Measure("lost", "agents lost, of 2", last("lost"), better="lower", digits=1)
-
-EXPERIMENTS = (
-    Experiment(
-        name="adagd-figure1",
-        title="ADA-GD: a defection that costs accuracy, and one that cannot",
-        source="ADA-GD, figure 1 and observation 1",
-        claim="If one of figure 1's agents defects, the other's max-margin separator has an average error of 10 %; "
-        "in observation 1's problem any defection is benign, whatever the algorithm.",
-        settings={"precision": PRECISION},
-        arms=(
-            Arm(_STAY, {"leaves": False}, {"error": 0.0}, _FIGURE),
-            Arm(_LEAVE, {"leaves": True}, {"error": 10.0, "worst": 20.0}, _FIGURE),
-            Arm(_BALL, {"case": "ball", "draws": 50}, {}, _DRAWN),
-            Arm(_ARCS, {"case": "arcs", "draws": 10, "precision": 0.02}, {}, _DRAWN),
-        ),
-        measures=(
-            Measure("error", "average error %", last("error"), True, "lower", digits=1),
-            Measure("worst", "error of the agent that left %", last("worst"), True, "lower", digits=1),
-            _HARMFUL,
-            Measure("served", "paths that end good for both %", last("served"), True, digits=1),
-        ),
-        claims=(
-            Claim("no agent leaves: no error", at_most(_STAY, "error", 0.0), _FIGURE, "points", inclusive=True),
-            Claim("one leaves: an average error of 10 %", at_least(_LEAVE, "error", 10 - 1e-9), _FIGURE, "points"),
-            Claim("no defection is harmful", at_most(_BALL, "harmful", 0.0), _DRAWN, "points", inclusive=True),
-            Claim("every path ends good for both", at_least(_BALL, "served", 100), _DRAWN, "points", inclusive=True),
-            Claim("with figure 1's agents some are", at_least(_ARCS, "harmful", 0.0), _DRAWN, "points", ours=True),
-        ),
-        figure=_figure_1,
-        notes="""\
-- Ten points an agent, at drawn angles on the circle (the paper's are in the ball, without numbers), so that each
-  agent's separator is wrong about two of the other's. Logistic loss, 2000 steps of gradient descent.
-- Observation 1: agent 1's ball is a sample of 600 points, symmetric in x_2; the other's points are the axis' ends.
-  Each path has a start, a step size and weights of both gradients of its own, and goes on until both have left.
-- Epsilon is 0.3, and 0.02 in the last row: with 0.3 figure 1's agents, too, end content with one model.
-""",
-        compute=compute,
-    ),
-    Experiment(
-        name="adagd-figure6",
-        title="ADA-GD: where gradients are parallel no step helps",
-        source="ADA-GD, figure 6",
-        claim="Without assumption 4 defections can be harmful: agent 1 leaves at the edge of its region, and with "
-        "small steps the model converges to one with F_1 = 1.",
-        settings={"case": "strip", "precision": 0.1, "draws": 20},
-        arms=(Arm(_AVERAGED, {"method": "uniform"}, {"loss-1": 1.0}), Arm(_ADAGD, {"method": "adagd"})),
-        measures=(
-            Measure("loss-1", "F_1 at the end", last("loss-1"), better="lower", digits=2),
-            Measure("loss", "F at the end", last("loss"), better="lower", digits=2),
-            _LOST,
-            _HARMFUL,
-            Measure("stopped", "paths that ADA-GD ends itself %", last("stopped"), True, digits=0),
-        ),
-        quick=Quick({"draws": 2}),
-        claims=(
-            Claim("averaging: every defection is harmful", at_least(_AVERAGED, "harmful", 100), "", "points", True),
-            Claim("ADA-GD loses no agent", at_most(_ADAGD, "lost", 0.0), inclusive=True, ours=True),
-            Claim("ADA-GD stays above 4 epsilon (no assumption 4)", at_least(_ADAGD, "loss", 0.4), ours=True),
-        ),
-        figure=_figure_6,
-        notes="""\
-- The paper draws without numbers. Ours: F_1 is 0 on a strip, F_2 in an ellipse; at their kinks no step is taken.
-  Starts are drawn around (-1, 5), epsilon is 0.1, averaging's steps 0.02, ADA-GD's epsilon / 4.
-- Small steps from there to the ellipse cross the strip. ADA-GD goes along its edge to where both gradients are
-  parallel, and stays: no agent leaves, and agent 2 is never served.
-""",
-        compute=compute,
-    ),
-)

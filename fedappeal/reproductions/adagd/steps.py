@@ -1,203 +1,120 @@
 """ADA-GD, figure 7b: ADA-GD and local SGD, each with the largest step that loses no agent."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cache
 from statistics import fmean
 
-from fedappeal.reproductions.adagd import retention
+from fedappeal.reproductions import load_experiment
 from fedappeal.reproductions.adagd.precision import by_setting
-from fedappeal.reproductions.adagd.settings import AGENTS_LOST, DEFECTIONS, END_ACCURACY, kept_share
-from fedappeal.studies.experiment import (
-    Arm,
-    Claim,
-    Experiment,
-    Missing,
-    Numbers,
-    Quick,
-    Results,
-    RunResult,
-    Unmeasured,
-)
+from fedappeal.reproductions.adagd.readings import DEFECTIONS, keeps_and_moves
+from fedappeal.studies.experiment import Missing, Numbers, Results, RunResult, Unmeasured
 from fedappeal.studies.pictures import over_rounds
 from fedappeal.views.comparison.measures import COLOURS, Figure, new_panels
 
-LOCAL, *ADAGD = ("Local SGD", "ADA-GD", "ADA-GD, slack 1")
-
-_STEPS_LOCAL = (5e-05, 1e-04, 1.5e-04, 2e-04, 5e-04, 1e-03)
-_STEPS_ADAGD = (1e-03, 1.5e-03, 2e-03, 5e-03, 0.01, 0.02, 0.03, 0.05)
-ALGORITHMS: Mapping[str, tuple[float, ...]] = {LOCAL: _STEPS_LOCAL, **dict.fromkeys(ADAGD, _STEPS_ADAGD)}
-"""The steps of the sweep."""
+LOCAL = "local-sgd"
+ALGORITHMS = {LOCAL: "Local SGD", "ada-gd": "ADA-GD", "ada-gd-slack-1": "ADA-GD, slack 1"}
 
 TENFOLD = 10.0
 """The paper's ADA-GD takes steps ten times as long as its local SGD."""
 
-PAPER = "epsilon = 0.5, the steps of the paper"
-_CIFAR = "CIFAR-10 (classes 0 and 1), epsilon = 0.5, the steps of the paper"
-_PAPERS_STEPS: Mapping[str, float] = {LOCAL: 2e-05, **dict.fromkeys(ADAGD, 2e-04)}
-_SUFFIXES: Mapping[str, str] = {PAPER: ", epsilon 0.5", _CIFAR: ", CIFAR-10"}
-
-_OWN = "each with its own largest step of the sweep, as in the paper"
-_TEN = "ADA-GD with ten times local SGD's largest step, not its own largest"
+Choice = Callable[[Numbers, str], float]
+"""Chooses a step of the sweep for an algorithm."""
 
 
-def row(algorithm: str, eta: float) -> str:
-    """Return the name of one step's row."""
-    return f"{algorithm}, eta {eta:g}"
-
-
-def _sweep() -> tuple[Arm, ...]:
-    return tuple(
-        Arm(row(name, eta), retention.algorithm(name, eta, 0.2), {}, f"{name}, epsilon = 0.2", label=f"eta {eta:g}")
-        for name, steps in ALGORITHMS.items()
-        for eta in steps
-    )
-
-
-def _papers_own() -> tuple[Arm, ...]:
-    more = {PAPER: {}, _CIFAR: kept_share("0,1", 0.9, 2000, "cifar10")}
-    return tuple(
-        Arm(
-            row(name, eta) + suffix,
-            retention.algorithm(name, eta, 0.5, **more[group]),
-            {},
-            group,
-            label=row(name, eta),
-        )
-        for group, suffix in _SUFFIXES.items()
-        for name, eta in _PAPERS_STEPS.items()
-    )
+@cache
+def sweep(algorithm: str) -> dict[float, str]:
+    """Return the rows of an algorithm's sweep by their steps, ascending."""
+    rows = [arm.name for arm in load_experiment("adagd-figure7b").arms if arm.shown.startswith("eta ")]
+    parts = {row: row.partition("-eta-") for row in rows}
+    return {float(eta): row for row, (name, _, eta) in parts.items() if name == algorithm}
 
 
 def largest(number: Numbers, algorithm: str) -> float:
-    """Return the largest step of the sweep with which no agent leaves and the model moves.
+    """Return the sweep's largest step that keeps all agents and moves the model.
 
     Raises:
         Unmeasured: there is none; then no step can be compared with it.
     """
-    steps = [eta for eta in ALGORITHMS[algorithm] if retention.moves_and_keeps(number, row(algorithm, eta)) >= 0]
+    steps = [eta for eta, row in sweep(algorithm).items() if keeps_and_moves(number, row) >= 0]
     if not steps:
         raise Unmeasured(f"a step with which {algorithm} keeps all agents")
     return max(steps)
 
 
-def tenfold(number: Numbers, name: str) -> float:
-    """Return the step of the sweep that is ten times local SGD's largest.
+def tenfold(number: Numbers, algorithm: str) -> float:
+    """Return the step ten times local SGD's largest; its own for local SGD.
 
     Raises:
         Unmeasured: the sweep has none, or local SGD has no largest step.
     """
+    if algorithm == LOCAL:
+        return largest(number, LOCAL)
     wanted = TENFOLD * largest(number, LOCAL)
-    nearest = min(ALGORITHMS[name], key=lambda eta: abs(eta - wanted))
+    nearest = min(sweep(algorithm), key=lambda eta: abs(eta - wanted))
     if abs(nearest - wanted) > 0.01 * wanted:
-        raise Unmeasured(f"{name} with eta {wanted:g}")
+        raise Unmeasured(f"{algorithm} with eta {wanted:g}")
     return nearest
 
 
-def _keeps(name: str) -> Claim:
-    def margin(number: Numbers) -> float:
-        least = largest(number, LOCAL)
-        try:
-            return largest(number, name) / least - 0.99 * TENFOLD
-        except Unmeasured:  # it has no such step
-            return -0.99 * TENFOLD
+def largest_tenfold(number: Numbers, algorithm: str) -> float:
+    """Return how far an algorithm's largest step exceeds ten times local SGD's.
 
-    text = f"{name}'s largest step is at least ten times local SGD's"
-    return Claim(text, margin, _OWN, "times local SGD's", inclusive=True, ours=True)
-
-
-def _better(name: str, step: Callable[[Numbers, str], float], group: str) -> Claim:
-    def margin(number: Numbers) -> float:
-        accuracy = number(row(name, step(number, name)), "accuracy")
-        return accuracy - number(row(LOCAL, largest(number, LOCAL)), "accuracy")
-
-    return Claim(f"{name} ends with a higher accuracy than local SGD", margin, group, "points", ours="slack" in name)
+    In units of local SGD's.
+    """
+    least = largest(number, LOCAL)
+    try:
+        return largest(number, algorithm) / least - 0.99 * TENFOLD
+    except Unmeasured:  # it has no such step
+        return -0.99 * TENFOLD
 
 
-def _claims_of(group: str) -> list[Claim]:
-    arm = {name: row(name, eta) + _SUFFIXES[group] for name, eta in _PAPERS_STEPS.items()}
+def better(number: Numbers, algorithm: str, choose: Choice) -> float:
+    """Return an algorithm's gain in accuracy over local SGD with its largest step.
 
-    return [
-        *(retention.keeps(name, arm[name], group) for name in arm),
-        *(retention.ends_above(name, arm[name], "local SGD", arm[LOCAL], group) for name in ADAGD),
-    ]
-
-
-def _claims() -> tuple[Claim, ...]:
-    return (
-        *map(_keeps, ADAGD),
-        *(_better(name, largest, _OWN) for name in ADAGD),
-        *(_better(name, tenfold, _TEN) for name in ADAGD),
-        *(claim for group in _SUFFIXES for claim in _claims_of(group)),
-    )
+    The algorithm has a chosen step.
+    """
+    accuracy = number(sweep(algorithm)[choose(number, algorithm)], "accuracy")
+    return accuracy - number(sweep(LOCAL)[largest(number, LOCAL)], "accuracy")
 
 
-_NOTES = """\
-- The sweep's setting is `adagd-figure7a`'s with epsilon = 0.2. At the paper's epsilon = 0.5, with its steps 2e-5
-  and 2e-4, both losses start below 2 epsilon: ADA-GD ends in round 1 and returns w_0.
-- "Loses no agent" is within 400 rounds. Each algorithm's largest such step is taken per seed; steps with which
-  ADA-GD ends in round 1 do not count, as that model has learnt nothing.
-- The paper's two steps differ by a factor of ten. Here ADA-GD's own largest is far more than ten times local SGD's.
-- `slack 1` is outside the theory: it trains until near epsilon.
-"""
+def runs_with_step(results: Results, algorithm: str, choose: Choice) -> list[RunResult]:
+    """Return each seed's run of an algorithm with that seed's chosen step size.
 
+    A seed without such a step has none.
 
-def _ten_times(number: Numbers, name: str) -> float:
-    return largest(number, name) if name == LOCAL else tenfold(number, name)
-
-
-def chosen(results: Results, name: str, choose: Callable[[Numbers, str], float]) -> list[RunResult]:
-    """Return an algorithm's run of each seed with the step chosen for that seed; none where there is no such step."""
+    A seed without such a step has none.
+    """
     runs = []
     for seed in sorted({run.seed for run in results.runs}):
         try:
-            eta = choose(results.of_seed(seed), name)
+            eta = choose(results.of_seed(seed), algorithm)
         except (Missing, Unmeasured):  # the short form has not all rows
             continue
-        runs += [run for run in results.of(row(name, eta)) if run.seed == seed]
+        runs += [run for run in results.of(sweep(algorithm)[eta]) if run.seed == seed]
     return runs
 
 
-def _figure(results: Results) -> Figure:
-    """Draw the accuracy over the rounds for two choices of a step, and that of all steps at the end."""
-    figure, ((*over_both, right),) = new_panels(14.7, 4.3, 1, 3)
-    for axes, (title, choose) in zip(
-        over_both,
-        (
-            ("each with its own largest step that loses no agent", largest),
-            (f"ADA-GD with {TENFOLD:g} times local SGD's largest step", _ten_times),
-        ),
-        strict=True,
-    ):
-        runs_of = {name: chosen(results, name, choose) for name in ALGORITHMS}
-        over_rounds(axes, retention.PANELS[0], runs_of, retention.ORDER, DEFECTIONS, "log")
+def figure(results: Results) -> Figure:
+    """Draw the accuracy over the rounds for two chosen steps, and all final accuracies."""
+    picture, ((*over_both, right),) = new_panels(14.7, 4.3, 1, 3)
+    order = list(ALGORITHMS.values())
+    choices: tuple[tuple[str, Choice], ...] = (
+        ("each with its own largest step that loses no agent", largest),
+        (f"ADA-GD with {TENFOLD:g} times local SGD's largest step", tenfold),
+    )
+    for axes, (title, choose) in zip(over_both, choices, strict=True):
+        runs_of = {name: runs_with_step(results, algorithm, choose) for algorithm, name in ALGORITHMS.items()}
+        over_rounds(axes, ("accuracy", "test accuracy %, both agents", True), runs_of, order, DEFECTIONS, "log")
         axes.set_title(title, loc="left", fontsize=10)
         axes.legend(fontsize=8)
-    for (name, etas), colour in zip(ALGORITHMS.items(), COLOURS, strict=False):
-        rows = {eta: row(name, eta) for eta in etas if results.of(row(name, eta))}
-        by_setting(right, results, rows, END_ACCURACY, colour, name)
-        lost = [eta for eta, arm in rows.items() if any(results.numbers(arm, AGENTS_LOST))]
-        right.plot(lost, [fmean(results.numbers(rows[eta], END_ACCURACY)) for eta in lost], "kx", markersize=11)
+    for (algorithm, name), colour in zip(ALGORITHMS.items(), COLOURS, strict=False):
+        rows = {eta: row for eta, row in sweep(algorithm).items() if results.of(row)}
+        by_setting(right, results, rows, "accuracy", colour, name)
+        left, accuracy = map(results.experiment.measure, ("agents-lost", "accuracy"))
+        lost = [eta for eta, row in rows.items() if any(results.numbers(row, left))]
+        ends = [fmean(results.numbers(rows[eta], accuracy)) for eta in lost]
+        right.plot(lost, ends, "kx", markersize=11)
     right.set(xlabel="step size eta", ylabel="test accuracy % at the end", xscale="log")
     right.set_title("all steps; crossed out: an agent leaves, in some seed", loc="left", fontsize=10)
     right.legend(fontsize=8, title="mean; dots: seeds", title_fontsize=8)
-    return figure
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="adagd-figure7b",
-        title="ADA-GD and local SGD, each with the largest step that loses no agent",
-        source="ADA-GD, figure 7b (Fashion-MNIST beside CIFAR-10)",
-        claim="ADA-GD avoids defections even with a considerably larger step than local SGD (2e-4 against 2e-5), and "
-        "its final model is significantly better.",
-        settings=retention.SETTINGS,
-        arms=(*_sweep(), *_papers_own()),
-        measures=retention.MEASURES,
-        quick=Quick(
-            {"rounds": 60},
-            tuple(row(name, eta) for name, eta in ((LOCAL, 1e-4), (LOCAL, 1e-3), ("ADA-GD", 1e-3))),
-        ),
-        claims=_claims(),
-        figure=_figure,
-        notes=_NOTES,
-    ),
-)
+    return picture

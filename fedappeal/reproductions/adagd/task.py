@@ -36,8 +36,10 @@ SOURCES: dict[str, type[PartitionedTask]] = {"fmnist": FashionMNIST, "cifar10": 
 _CLASSES = 10
 
 
-def mixed(pools: list[Rows], keep: float, seed: int) -> list[Rows]:
-    """Let every agent keep a share of its pool, and deal the rest of all pools out again (appendix D).
+def mix_pools(pools: list[Rows], keep: float, seed: int) -> list[Rows]:
+    """Return the agents' examples: each keeps a share, and the rest is redealt.
+
+    Appendix D.
 
     Args:
         pools: D_i, rows of the data set; all of one size m.
@@ -117,7 +119,7 @@ class KeptShare(PartitionedTask):
         self.whole.check_data()
 
     def read(self) -> tuple[Pixels, Labels]:
-        """Return the images of these classes, one class after another, labelled 0, 1, ... in that order."""
+        """Return the images of these classes, class by class, labelled 0, 1, ..."""
         return self._of_classes
 
     @cached_property
@@ -142,10 +144,13 @@ class KeptShare(PartitionedTask):
         for i, c in enumerate(class_of):
             first = int((class_of[:i] == c).sum()) * examples
             pools.append(c * size + order[c][first : first + examples])
-        return mixed(pools, self.own.keep, seed)
+        return mix_pools(pools, self.own.keep, seed)
 
     def initial_model(self, seed: int) -> nn.Module:
-        """Return w_0 = 0 for softmax regression; a network starts from drawn weights, as it could not leave zero."""
+        """Return zero weights for softmax regression; a network's are drawn.
+
+        A network could not leave zero.
+        """
         model = super().initial_model(seed)
         if self.settings.model in ("auto", "logistic"):
             with torch.no_grad():

@@ -33,7 +33,7 @@ SHIFT = 0.2
 """alpha' of figure 5b: after three steps of 0.8 agent 2 leaves P_0 with (0.8, 1), which has F_2 = 0 in P_alpha'."""
 
 
-class Agents(Protocol):
+class ToyAgents(Protocol):
     """Agents whose losses and gradients are known."""
 
     def losses(self, w: Floats, /) -> Floats:
@@ -44,7 +44,7 @@ class Agents(Protocol):
 
 
 @dataclass(frozen=True)
-class Problem:
+class ToyProblem:
     """Two agents in the plane.
 
     Attributes:
@@ -59,12 +59,17 @@ class Problem:
         return np.asarray(np.abs(inner) if self.alpha is None else np.maximum(inner, 0.0))
 
     def gradients(self, w: Floats) -> Floats:
-        """Return the (sub)gradients of F_1 and F_2 at one model, rows of shape ``(2, 2)``; zero at a kink."""
+        """Return both agents' subgradients at one model, shape ``(2, 2)``; zero at kinks.
+
+        F_1's is the first row.
+        """
         slopes = np.sign(self._inner(w))
         return np.asarray((slopes if self.alpha is None else np.maximum(slopes, 0.0))[:, None] * ROWS)
 
     def bad_region(self, w: Floats, precision: float) -> NDArray[np.bool_]:
-        """Return where, of models ``(..., 2)``, one agent leaves and the other cannot reach S*.
+        """Return the mask of models where one agent leaves and the other cannot reach S*.
+
+        Of models ``(..., 2)``.
 
         An agent that is left alone can move the model along its own gradient only: agent 1 along (0, 1), which keeps
         w_1, and agent 2 along (1, -1), which keeps w_1 + w_2. S* meets such a line, for Example 1, where
@@ -109,8 +114,10 @@ class Trajectory:
         return bool(self.left) and bool((self.losses[-1] > precision).any())
 
 
-def uniform(problem: Agents, start: Iterable[float], steps: Iterable[float], precision: float) -> Trajectory:
-    """Descend along the mean gradient of the agents that have not left, until none is left or the steps end.
+def uniform(problem: ToyAgents, start: Iterable[float], steps: Iterable[float], precision: float) -> Trajectory:
+    """Return the path along the mean gradient of the agents that stay.
+
+    Until none is left or the steps end.
 
     Args:
         problem: the agents.
@@ -131,9 +138,11 @@ def uniform(problem: Agents, start: Iterable[float], steps: Iterable[float], pre
 
 
 def adagd(
-    problem: Agents, start: Iterable[float], step_size: float, precision: float, rounds: int = 10_000
+    problem: ToyAgents, start: Iterable[float], step_size: float, precision: float, rounds: int = 10_000
 ) -> Trajectory:
-    """Descend by Algorithm 1 until it stops; where an agent leaves all the same, with the other one.
+    """Return the path of Algorithm 1 until it stops.
+
+    Where an agent leaves all the same, with the other one.
 
     Args:
         problem: the agents.
@@ -160,7 +169,7 @@ def adagd(
     return Trajectory(np.array(points), problem.losses(np.array(points)), left, stopped)
 
 
-def _staying(problem: Agents, w: Floats, left: Mapping[int, int]) -> list[int]:
+def _staying(problem: ToyAgents, w: Floats, left: Mapping[int, int]) -> list[int]:
     return [m for m in range(len(problem.losses(w))) if m not in left]
 
 
@@ -170,14 +179,19 @@ def _leave(losses: Floats, precision: float, left: dict[int, int], index: int) -
             left.setdefault(m, index)
 
 
-def stride(problem: Problem, start: Floats, agent: int) -> float:
-    """Return the step along the mean gradient at ``start`` that takes agent 0's or 1's loss to zero at once."""
+def stride(problem: ToyProblem, start: Floats, agent: int) -> float:
+    """Return the step that takes an agent's loss to zero at once.
+
+    Along the mean gradient at ``start``; the agent is 0 or 1.
+    """
     falls = float(problem.gradients(start).mean(axis=0) @ ROWS[agent])
     return float(start @ ROWS[agent]) / falls
 
 
-def harmful_steps(problem: Problem, start: Floats, precision: float) -> tuple[float, float] | None:
-    """Return two step sizes with which averaging loses both agents and ends outside S* (Observation 3).
+def harmful_steps(problem: ToyProblem, start: Floats, precision: float) -> tuple[float, float] | None:
+    """Return two step sizes that lose both agents outside S*; None without such.
+
+    Averaging loses them (Observation 3).
 
     The first leads somewhere into one agent's S_m; the second takes the other one, alone then, into its own at the
     end that is farther from S_m.
@@ -201,7 +215,9 @@ def harmful_steps(problem: Problem, start: Floats, precision: float) -> tuple[fl
 
 
 def harmful_shift(start: Iterable[float], steps: Iterable[float], precision: float) -> float:
-    """Return Observation 4's alpha' for some step sizes: with it, averaging by these ends outside S*.
+    """Return Observation 4's alpha' for some step sizes.
+
+    With it, averaging by these ends outside S*.
 
     Until agent 2 leaves in P_0, averaging goes the same way in every P_alpha. The model on which it leaves has
     F_2 = 0 in P_alpha': agent 2 leaves there too, and agent 1 alone cannot reach a model that is good for both. Where
@@ -210,7 +226,7 @@ def harmful_shift(start: Iterable[float], steps: Iterable[float], precision: flo
     Raises:
         ValueError: agent 2 never leaves in P_0.
     """
-    path = uniform(Problem(0.0), start, steps, precision)
+    path = uniform(ToyProblem(0.0), start, steps, precision)
     if 1 not in path.left:
         raise ValueError("agent 2 does not leave with these steps")
     return max(0.0, -float(ROWS[1] @ path.points[path.left[1]]))

@@ -18,17 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedappeal.reproductions import bounds
-from fedappeal.reproductions.maxfl.logistic import Clients, draw_clients, squared_gradients
-from fedappeal.studies.experiment import Arm, Experiment, Quick
-from fedappeal.views.comparison.measures import Measure, last
+from fedappeal.reproductions.maxfl.logistic import LogitData, draw_clients, squared_gradients
 from strategies.maxfl import theorem_step_sizes
-
-_RUNS = 8
-_ROUNDS = (512, 1024, 2048, 4096, 8192)
 
 
 class Constants(NamedTuple):
-    """L_s, L_c, sigma_g^2, kappa^2 (with beta = 1), and the objective of w_0 less a lower bound of its infimum."""
+    """L_s, L_c, sigma_g^2, kappa^2 (with beta = 1), and w_0's suboptimality bound.
+
+    The last is the objective of w_0 less a lower bound of its infimum.
+    """
 
     smoothness: float
     lipschitz: float
@@ -37,8 +35,11 @@ class Constants(NamedTuple):
     height: float
 
 
-def constants(clients: Clients) -> Constants:
-    """Return constants that hold for every model: of logistic losses, whose slope in each example is below 1."""
+def constants(clients: LogitData) -> Constants:
+    """Return constants valid for every model of logistic losses.
+
+    Their slope in each example is below 1.
+    """
     signed = clients.signed
     norms = np.linalg.norm(signed, axis=2)
     moments = np.einsum("mnd,mne->mde", signed, signed) / signed.shape[1]
@@ -54,7 +55,9 @@ def constants(clients: Clients) -> Constants:
 
 
 def bound(of: Constants, rounds: int, local_steps: int, chosen: int, clients: int) -> float:
-    """Return the bound on the mean squared gradient norm; infinite where T is not sufficiently large.
+    """Return the bound on the mean squared gradient norm.
+
+    Infinite where T is not sufficiently large.
 
     Args:
         of: the constants.
@@ -77,7 +80,10 @@ def bound(of: Constants, rounds: int, local_steps: int, chosen: int, clients: in
 
 
 def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return a row's mean squared gradient norm and its bound for each T, and the least norm at the last."""
+    """Return a row's mean squared gradient norm and bound by T, and the least.
+
+    The least norm is that at the last T.
+    """
     tau, chosen, total = settings["local-steps"], settings["chosen"], settings["clients"]
     clients = draw_clients(total, settings["examples"], settings["size"], settings["spread"], seed)
     at = {rounds: theorem_step_sizes(rounds, tau, chosen) for rounds in settings["rounds"]}
@@ -86,48 +92,3 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     limits = [bound(constants(clients), rounds, tau, chosen, total) for rounds in settings["rounds"]]
     means = [float(each_round.mean()) for each_round in norms]
     return bounds.comparison(settings["rounds"], means, limits, least=float(norms[-1].min()))
-
-
-def _row(name: str, local_steps: int, chosen: int, first: int = 0) -> Arm:
-    return Arm(name, {"local-steps": local_steps, "chosen": chosen, "rounds": list(_ROUNDS[first:])})
-
-
-_ARMS = (
-    _row("tau = 5, m = 5 of 20", 5, 5),
-    _row("tau = 1, m = 5 of 20", 1, 5),
-    _row("tau = 5, all 20 clients", 5, 20, first=2),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="maxfl-theorem31",
-        title="MaxFL: the gradient of its objective against the theorem's bound",
-        source="MaxFL, theorem 3.1",
-        claim="With the theorem's step sizes the mean squared gradient norm of the objective over T rounds, and so "
-        "the least, is bounded by terms of which the largest fall as T^(-1/2), for a sufficiently large T.",
-        settings={"clients": 20, "examples": 40, "size": 2, "spread": 0.5, "batch": 1, "runs": _RUNS},
-        arms=_ARMS,
-        measures=(
-            *bounds.columns("mean squared gradient norm"),
-            Measure("first", "the same at the smallest T", last("first"), better="lower", digits=4),
-            Measure("least", "least squared gradient norm at the largest T", last("least"), better="lower", digits=7),
-        ),
-        quick=Quick({"rounds": [2048, 2560], "runs": 2}, tuple(arm.name for arm in _ARMS[:2])),
-        claims=tuple(
-            bounds.below(arm, "the mean squared gradient norm is below the bound for every T") for arm in _ARMS
-        ),
-        figure=bounds.drawing("rounds T", "mean squared gradient norm"),
-        notes=f"""\
-- Logistic regression with examples of norm at most 1, so that assumption 3.1 holds; equation 3's gradient is computed
-  exactly. Batches of one example; rho_k is the loss after 100 full gradient steps alone. Every client that is picked
-  takes part. Means are over the rounds and over {_RUNS} repetitions.
-- Step sizes: eta_l = 1 / (sqrt(T) tau), eta_g = sqrt(tau m), epsilon = m, the proof's (appendix B.3).
-- The bound is appendix B.3's before its constants are hidden in an O, put together from the parts (105), (109), (116)
-  and (120) by us, and computed with L_s, L_c, sigma_g^2 and kappa^2 of each draw of the data, which hold for every
-  model (beta = 1). (120) prints a tau^2 too many, with which (7) would not follow; it is left out.
-- The proof takes the step's normaliser, which depends on the clients that are picked, for independent of them.
-- A bound that holds says nothing about how near it is: the first column does.
-""",
-        compute=compute,
-    ),
-)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fedappeal.reproductions.maxfl import mean_estimation as mean
 from fedappeal.reproductions.maxfl.mean_estimation import Floats, objective, sigmoid_slope
-from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Quick, Results, at_least
-from fedappeal.views.comparison.measures import COLOURS, Figure, Measure, last, new_panels
+from fedappeal.studies.experiment import Results
+from fedappeal.views.comparison.measures import COLOURS, Figure, new_panels
 
 SMOOTHNESS = 2.0
 """L_s: F_k is a parabola."""
@@ -60,14 +60,19 @@ def looked_at(estimates: Floats) -> Floats:
 
 
 def flat(w: Floats, estimates: Floats) -> NDArray[np.bool_]:
-    """Return whether the objective is flat at each of a row of models; shapes as in `objective`."""
+    """Return whether the objective is flat at each model.
+
+    Shapes as in `objective`.
+    """
     steep, bent = np.abs(slope(w, estimates)), np.abs(curvature(w, estimates))
     limits = [FLAT * values.max(axis=-1, keepdims=True) for values in (steep, bent)]
     return np.asarray((steep <= limits[0]) & (bent <= limits[1]))
 
 
 def rounds_needed(estimates: Floats, constant: bool) -> Floats:
-    """Return each draw's rounds of gradient descent from beyond its largest estimate to that one's minimum.
+    """Return each draw's rounds of gradient descent to its largest estimate's minimum.
+
+    From beyond that estimate.
 
     Args:
         estimates: shape ``(draws, M)``.
@@ -93,7 +98,7 @@ def rounds_needed(estimates: Floats, constant: bool) -> Floats:
 
 
 def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return what one row's rate is worth over many draws of two clients' estimates."""
+    """Return the value of one row's rate over many draws of two clients' estimates."""
     means = (-settings["half"], settings["half"])
     estimates = mean.draw_estimates(means, settings["gamma"], settings["draws"], seed)
     w, theirs = looked_at(estimates), estimates[:, None, :]
@@ -114,9 +119,9 @@ def _mean(values: Floats, where: NDArray[np.bool_]) -> Floats:
     return np.asarray(np.exp((np.log(values) * where).sum(axis=1) / where.sum(axis=1)))
 
 
-def _figure(results: Results) -> Figure:
-    """Draw objective and rate of two clients with the means of each row as their estimates."""
-    figure, panels = new_panels(10.5, 5.4, 2, len(results.arms), sharex="col", sharey="row")
+def figure(results: Results) -> Figure:
+    """Draw objective and rate of two clients whose estimates are a row's means."""
+    picture, panels = new_panels(10.5, 5.4, 2, len(results.arms), sharex="col", sharey="row")
     for (above, below), letter, arm in zip(panels.T, "ab", results.arms, strict=False):
         half = float(arm.settings["half"])
         estimates = np.array([[-half, half]])
@@ -136,53 +141,4 @@ def _figure(results: Results) -> Figure:
     panels[1][0].set_ylabel("learning rate")
     panels[0][0].legend(fontsize=8)
     panels[1][0].legend(fontsize=8, loc="upper center")
-    return figure
-
-
-_RATE_FLAT = Measure("rate-flat", "rate where flat", last("rate_flat"), better="")
-_RATE_ELSEWHERE = Measure("rate-elsewhere", "rate elsewhere", last("rate_elsewhere"), better="")
-_HIGHER = Measure("higher", "draws in which it is higher where flat", last("higher"), digits=3)
-_ADAPTIVE = Measure(
-    "rounds-adaptive", "rounds, adaptive rate (median)", last("rounds_adaptive"), better="lower", digits=0
-)
-_CONSTANT = Measure("rounds-constant", "rounds, constant rate (median)", last("rounds_constant"), better="", digits=0)
-_FLAT = Measure("flat", "share of the models that is flat", last("flat"), better="")
-
-
-def _higher(arm: str) -> Claim:
-    text = f"{arm}: the learning rate is higher in regions where the function is flat (in 99 % of the draws)"
-    return Claim(text, at_least(arm, _HIGHER.key, 0.99), inclusive=True)
-
-
-def _slow(arm: str) -> Claim:
-    text = f"{arm}: a rate from the global smoothness is slower from a flat region (rounds)"
-    return Claim(text, Contrast((arm, _CONSTANT.key), (arm, _ADAPTIVE.key)), unit="rounds")
-
-
-_ARMS = (Arm("little heterogeneity", {"half": 0.5}), Arm("much heterogeneity", {"half": 3.0}))
-
-EXPERIMENTS = (
-    Experiment(
-        name="maxfl-figure7",
-        title="MaxFL: the adaptive learning rate of two clients that estimate a mean",
-        source="MaxFL, figure 7",
-        claim="The adaptive learning rate, in proportion to 1 / sum of q_k, is higher in regions where the objective "
-        "is flat; a rate from the global smoothness, which the steepest place determines, can be too slow there.",
-        settings={"draws": 1000, "gamma": 1.0},
-        arms=_ARMS,
-        measures=(_RATE_FLAT, _RATE_ELSEWHERE, _HIGHER, _ADAPTIVE, _CONSTANT, _FLAT),
-        quick=Quick({"draws": 30}),
-        claims=(*(_higher(arm.name) for arm in _ARMS), *(_slow(arm.name) for arm in _ARMS)),
-        figure=_figure,
-        notes=f"""\
-- "The mean estimation example in Fig. 1(b)", says the paper; today's is [figure 4(b)](maxfl-figure4.md)'s. The
-  picture is of that one's estimates, the table of many draws. The paper prints neither numbers nor epsilon; ours is
-  {mean.STABILIZER:g}, the strategy's default.
-- "Flat" is ours: slope and curvature are at most {FLAT:g} of the largest ones within {AROUND:g} of the outermost
-  estimates. Rates are geometric means.
-- Rounds: of gradient descent from {BEYOND:g} beyond the larger estimate until the objective is within {NEAR:g} of
-  its minimum there; at most {MOST}.
-""",
-        compute=compute,
-    ),
-)
+    return picture

@@ -24,7 +24,7 @@ SOLO, SOLO_RATE = 100, 4.0
 
 
 @dataclass(frozen=True)
-class Clients:
+class LogitData:
     """The clients' data.
 
     Attributes:
@@ -51,7 +51,7 @@ class Clients:
         return np.asarray(((self.weights(w)[..., None] * gradients).mean(axis=1) ** 2).sum(axis=1))
 
 
-def draw_clients(clients: int, examples: int, size: int, spread: float, seed: int) -> Clients:
+def draw_clients(clients: int, examples: int, size: int, spread: float, seed: int) -> LogitData:
     """Draw the clients' data.
 
     Args:
@@ -72,11 +72,11 @@ def draw_clients(clients: int, examples: int, size: int, spread: float, seed: in
         pull = 1.0 / (1.0 + np.exp(np.einsum("mnd,md->mn", signed, alone)))
         alone += SOLO_RATE * np.einsum("mn,mnd->md", pull, signed) / examples
     rho = np.logaddexp(0.0, -np.einsum("mnd,md->mn", signed, alone)).mean(axis=1)
-    return Clients(signed, np.asarray(rho))
+    return LogitData(signed, np.asarray(rho))
 
 
 def local_updates(
-    clients: Clients, w: Floats, chosen: NDArray[np.int64], batches: NDArray[np.int64], local_lr: float
+    clients: LogitData, w: Floats, chosen: NDArray[np.int64], batches: NDArray[np.int64], local_lr: float
 ) -> Floats:
     """Return the updates of the chosen clients, shape ``(R, m, d)``: equation 5.
 
@@ -96,9 +96,11 @@ def local_updates(
 
 
 def squared_gradients(
-    clients: Clients, sizes: StepSizes, rounds: int, local_steps: int, chosen: int, batch: int, runs: int, seed: int
+    clients: LogitData, sizes: StepSizes, rounds: int, local_steps: int, chosen: int, batch: int, runs: int, seed: int
 ) -> Floats:
-    """Return the squared gradient norm before each round, the mean over repetitions, shape ``(T,)``; w_0 is 0.
+    """Return the mean squared gradient norm before each round, shape ``(T,)``.
+
+    The mean is over repetitions; w_0 is 0.
 
     Args:
         clients: all clients.

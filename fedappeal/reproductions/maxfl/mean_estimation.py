@@ -30,7 +30,7 @@ from fedappeal.protocol.packing import view
 from strategies.maxfl import appeal_weight
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import KEEP_MODEL, Reply
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.strategy import Strategy, rounds_of
 
 Floats = NDArray[np.float64]
 Slope = Callable[[Floats], Floats]
@@ -48,12 +48,18 @@ def sigmoid_slope(gaps: Floats) -> Floats:
 
 
 def relu_slope(gaps: Floats) -> Floats:
-    """Weights with ReLU in place of the sigmoid: 1, because no gap of this example is below 0."""
+    """Return the weights with ReLU for the sigmoid: 1.
+
+    No gap of this example is below 0.
+    """
     return (gaps >= 0).astype(np.float64)
 
 
 def log_loss_slope(gaps: Floats) -> Floats:
-    """Weights with the log loss ``log(1 + exp(x))``, of lemma A.2's kind, in place of the sigmoid: its derivative."""
+    """Return the weights with log loss for the sigmoid: its derivative.
+
+    ``log(1 + exp(x))``, of lemma A.2's kind.
+    """
     return np.asarray(1.0 / (1.0 + np.exp(-gaps)))
 
 
@@ -92,7 +98,10 @@ def _taken(estimates: Floats, client: NDArray[np.int64]) -> Floats:
 
 
 def draw_estimates(means: Sequence[float], gamma: float, draws: int, seed: int) -> Floats:
-    """Draw the clients' estimates, shape ``(draws, M)``; equal noise for all means, so that curves are smooth."""
+    """Return the clients' drawn estimates, shape ``(draws, M)``.
+
+    Equal noise for all means, so that curves are smooth.
+    """
     noise = generator(seed, "mean-estimation").standard_normal((draws, len(means)))
     return np.asarray(np.asarray(means, dtype=np.float64) + gamma * noise)
 
@@ -147,7 +156,9 @@ def appealing(solution: Solution, estimates: Floats, means: Sequence[float]) -> 
 
 
 def lemma_a1(gap: float, gamma: float = 1.0) -> float:
-    """Lemma A.1: FedAvg's expected GM-Appeal among two clients is at most ``2 exp(-gap^2 / (5 gamma^2))``.
+    """Return lemma A.1's bound on FedAvg's GM-Appeal, ``2 exp(-gap^2 / (5 gamma^2))``.
+
+    Expected, among two clients.
 
     Args:
         gap: gamma_G, half the distance of the true means.
@@ -157,19 +168,22 @@ def lemma_a1(gap: float, gamma: float = 1.0) -> float:
 
 
 def theorem_a1(gamma: float = 1.0) -> float:
-    """Theorem A.1: at a local minimum of MaxFL's objective it is at least ``exp(-1 / gamma^2) / 16``."""
+    """Return theorem A.1's least GM-Appeal, ``exp(-1 / gamma^2) / 16``.
+
+    At a local minimum of MaxFL's objective.
+    """
     return math.exp(-1.0 / gamma**2) / 16.0
 
 
-def federated(strategy: Strategy, estimates: Sequence[float], start: float, rounds: int) -> list[float]:
+def federated_models(strategy: Strategy, estimates: Sequence[float], start: float, rounds: int) -> list[float]:
     """Return the models of a strategy's own rounds, the start first; one draw, float64.
 
     Each client joins every round and returns its local minimum, with the strategy's own report and one example.
     """
-    models = [start]
+    models, its_rounds = [start], rounds_of(strategy)
     for number in range(1, rounds + 1):
         w = models[-1]
-        this_round = strategy.open_round(number, _record(w))
+        this_round = its_rounds.begin(its_rounds.new_round(number, _record(w))).round
         for k, estimate in enumerate(estimates):
             loss = (w - estimate) ** 2  # less rho_k, which is the same for every model: as if rho_k were 0
             claims = strategy.report(Measured(Evaluation(loss, math.nan), rho=0.0, met=loss < 0))
@@ -217,7 +231,7 @@ def two_clients(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def distance(solution: Solution, estimates: Floats, averages: Sequence[Sequence[int]]) -> Floats:
-    """Return how far each model is from the nearest of some averages of estimates, shape ``(draws,)``.
+    """Return each model's distance to the nearest average of estimates, shape ``(draws,)``.
 
     Args:
         solution: the models.
@@ -233,7 +247,9 @@ SAME = 0.05
 
 
 def three_clients(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """Return how many clients the best solution of figure 5 satisfies, as shares over many draws.
+    """Return how many clients figure 5's best solution satisfies, as shares of draws.
+
+    Over many draws.
 
     Args:
         settings: ``objective``: ``fedavg`` or ``maxfl``. ``means``: the clients' true means. ``averages``: what the

@@ -16,6 +16,7 @@ from fedappeal.flower.processes import QUIET
 from fedappeal.record.lines import INITIAL
 from fedappeal.runs.plan import RunPlan
 from fedappeal.system.files import private_folder, private_log
+from fedappeal.system.plain_files import last_line
 from fedappeal.system.process_end import end_with_parent
 
 
@@ -114,8 +115,7 @@ class ClientProcesses:
         """
         if self._process is None or self._process.poll() is None:
             return
-        log_lines = self._log.read_text(errors="replace").strip().splitlines()
-        reason = log_lines[-1] if log_lines else f"exit code {self._process.returncode}"
+        reason = last_line(self._log) or f"exit code {self._process.returncode}"
         raise ClientsEnded(f"the client processes ended: {reason} (see {self._log})")
 
     def end(self, timeout: float = 5.0) -> None:

@@ -12,7 +12,7 @@ from fedappeal.core.places import is_authors, reason
 from fedappeal.record.folder import Usable, rounds_done
 from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
-from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
+from fedappeal.runs.launch.observers import INTERRUPTED, Observers, RunUnfinished
 from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
@@ -93,7 +93,9 @@ def memory_of(path: Path) -> Usable:
 
 @dataclass(frozen=True)
 class InProcess:
-    """Launches simulations: a lone run here, its clients perhaps on workers; several in processes of their own.
+    """A launcher of simulations: one in this process, several in their own.
+
+    A lone run's clients may be on workers.
 
     Attributes:
         simulation: how each run is simulated.
@@ -106,7 +108,7 @@ class InProcess:
     workers: int = 0
 
     def check(self, plans: Sequence[RunPlan]) -> "InProcess":
-        """Return the launcher for these runs, which are checked as far as they can be before they start.
+        """Return the launcher for these runs, checked as far as possible beforehand.
 
         Raises:
             ConfigError: for the first thing that is wrong.
@@ -132,7 +134,7 @@ class InProcess:
             tried.add(settings)
         return replace(self, simulation=simulation, machine=machine)
 
-    def launch(self, plans: Sequence[RunPlan], onlookers: Onlookers) -> None:
+    def launch(self, plans: Sequence[RunPlan], observers: Observers) -> None:
         """Simulate new runs whose launcher was checked, and show how far they are.
 
         Raises:
@@ -142,27 +144,30 @@ class InProcess:
         ray = self.machine.ray
         # Before anything is shown or written: a cluster that cannot be reached is found here.
         with ray_cluster(ray, max(self.workers, 1)) if self.workers or ray.address else contextlib.nullcontext():
-            simulations = self._in_their_modes(plans, onlookers)
+            simulations = self._in_their_modes(plans, observers)
             with _resumable(plans):
                 if len(plans) == 1:
-                    _simulate_shown(plans[0], simulations[0], onlookers)
+                    _simulate_shown(plans[0], simulations[0], observers)
                 else:
-                    self._simulate_several(plans, simulations, onlookers)
+                    self._simulate_several(plans, simulations, observers)
 
-    def resume(self, plan: RunPlan, onlookers: Onlookers, usable: Usable) -> None:
+    def resume(self, plan: RunPlan, observers: Observers, usable: Usable) -> None:
         """Continue a checked run, and show it; ``usable``: as in `server.checkpoints.newest_usable`.
 
         Raises:
             RunEnded: it did not finish.
         """
-        plan.mend(onlookers.complain, usable)
+        plan.mend(observers.complain, usable)
         for line in self.simulation.notes():
-            onlookers.say(line)
+            observers.say(line)
         with _resumable([plan]):
-            _simulate_shown(plan, self.simulation, onlookers)
+            _simulate_shown(plan, self.simulation, observers)
 
-    def _in_their_modes(self, plans: Sequence[RunPlan], onlookers: Onlookers) -> list[Simulation]:
-        """Return how each run is simulated: in the mode that is said of it, as another measurement may differ."""
+    def _in_their_modes(self, plans: Sequence[RunPlan], observers: Observers) -> list[Simulation]:
+        """Return each run's simulation, in the mode that was announced for it.
+
+        Another measurement may differ.
+        """
         from fedappeal.simulation.engine import choose_mode
 
         trainings = [_training(plan) for plan in plans]
@@ -171,31 +176,31 @@ class InProcess:
             for training, plan in dict(zip(trainings, plans, strict=True)).items()
         }
         for line in dict.fromkeys(f"{key[0]}: clients train {choices[key]}" for key in trainings):
-            onlookers.say(line)
+            observers.say(line)
         for line in self.simulation.notes():
-            onlookers.say(line)
+            observers.say(line)
         return [replace(self.simulation, mode=choices[key].mode, why=choices[key].why) for key in trainings]
 
     def _simulate_several(
-        self, plans: Sequence[RunPlan], simulations: Sequence[Simulation], onlookers: Onlookers
+        self, plans: Sequence[RunPlan], simulations: Sequence[Simulation], observers: Observers
     ) -> None:
         failed: list[str] = []
-        with onlookers.several(plans) as watching:
+        with observers.several(plans) as watching:
 
             def ended(number: int, reason: str) -> None:
                 if reason:
                     failed.append(f"{plans[number].name}: {reason}")
-                for onlooker in watching:
-                    onlooker.ended(number, reason)
+                for observer in watching:
+                    observer.ended(number, reason)
 
             def tick() -> None:
-                for onlooker in watching:
-                    onlooker.update()
+                for observer in watching:
+                    observer.update()
 
             jobs = [partial(simulate_quietly, plan, how) for plan, how in zip(plans, simulations, strict=True)]
             self.machine.do(jobs, ended, tick)
         if failed:
-            raise RunEnded(*failed)
+            raise RunUnfinished(*failed)
 
 
 @contextlib.contextmanager
@@ -205,23 +210,23 @@ def _resumable(plans: Sequence[RunPlan]) -> Any:
         with end_as_interrupt():
             yield
     except KeyboardInterrupt:
-        again = resume_command(plans[0].config, "FOLDER" if len(plans) > 1 else plans[0].path)
+        again = resume_command(plans[0].config, "FOLDER" if len(plans) > 1 else plans[0].given_path)
         line = f"interrupted; all finished rounds are kept; continue with: {again}"
-        raise RunEnded(line, code=INTERRUPTED) from None
+        raise RunUnfinished(line, code=INTERRUPTED) from None
     except Exception as error:
         if not is_authors(error):
             raise
-        raise RunEnded(reason(error)) from error
+        raise RunUnfinished(reason(error)) from error
 
 
-def _simulate_shown(plan: RunPlan, simulation: Simulation, onlookers: Onlookers) -> None:
-    screen = onlookers.screen(plan)
+def _simulate_shown(plan: RunPlan, simulation: Simulation, observers: Observers) -> None:
+    screen = observers.screen(plan)
     screen.heading()
     if done := rounds_done(plan.path):
-        onlookers.say(f"continued after round {done}")
+        observers.say(f"continued after round {done}")
     folder = plan.folder(simulation.runtime())
-    with onlookers.watch(plan.path):
-        with onlookers.rounds(screen, plan.name, done) as on_round:
+    with observers.watch(plan.path):
+        with observers.rounds(screen, plan.name, done) as on_round:
             simulate_plan(
                 plan,
                 simulation,
@@ -234,7 +239,7 @@ def _simulate_shown(plan: RunPlan, simulation: Simulation, onlookers: Onlookers)
 
 
 def _training(plan: RunPlan) -> tuple[object, ...]:
-    """Return what decides how a run's clients train; the strategy comes first."""
+    """Return the settings that decide how clients train, the strategy first."""
     config, others = plan.config, {plugin.settings_name() for plugin in plan.plugins.plugins}
     of_task = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] not in others)
     task = config.task_settings().model_copy(update={**_ANY_SEED, "plugins": of_task})

@@ -15,9 +15,15 @@ from fedappeal.flower.control import ControlError
 from fedappeal.record.folder import COMMAND_LOCK, KIND, LOCAL, RunFolder, check_new
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.lines import INITIAL
-from fedappeal.runs.checks import check_guarded, check_initial_model, check_trains_here, resume_command
+from fedappeal.runs.checks import (
+    check_clients_take,
+    check_guarded,
+    check_initial_model,
+    check_trains_here,
+    resume_command,
+)
 from fedappeal.runs.launch.clients import ClientProcesses, ClientsEnded
-from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
+from fedappeal.runs.launch.observers import INTERRUPTED, Observers, RunUnfinished
 from fedappeal.runs.plan import RunPlan, check_bounded
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.process_end import end_as_interrupt
@@ -56,9 +62,10 @@ class LocalProcesses:
         if self.transport not in (GRPC, HTTP):  # a run's folder may say anything
             raise ConfigError(f"transport = {self.transport!r} is not allowed: {GRPC}, {HTTP}")
         check_guarded()
+        check_clients_take(plan)
         check_trains_here(plan, self.device)
 
-    def launch(self, plan: RunPlan, onlookers: Onlookers) -> None:
+    def launch(self, plan: RunPlan, observers: Observers) -> None:
         """Run, or continue, a checked run until it has finished, and show it.
 
         Raises:
@@ -67,28 +74,29 @@ class LocalProcesses:
         data_dir = str(Path(plan.data_dir).absolute()) if plan.data_dir else ""
         runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device, "transport": self.transport}
         folder = plan.folder(runtime)
-        if plan.resumes:
-            plan.mend(onlookers.complain, runtime=runtime)
-        # Who continues a run has its folder for this command already.
-        with nullcontext() if plan.resumes else folder.alone(COMMAND_LOCK):
-            self._run_shown(plan, folder, onlookers)
-
-    def _run_shown(self, plan: RunPlan, folder: RunFolder, onlookers: Onlookers) -> None:
-        screen, again = onlookers.screen(plan), f"continue with: {resume_command(plan.config, plan.path)}"
+        again = f"continue with: {resume_command(plan.config, plan.given_path)}"
         try:
-            with onlookers.watch(plan.path, connects=True) as begun:
-                try:
-                    screen.start()
-                    self._run(plan, WatchedRun(folder.path, screen.watch), begun, screen.doing)
-                except KeyboardInterrupt:
-                    folder.event("interrupted")  # while the page stands that shows it
-                    raise
-                finally:
-                    screen.stop()
+            if plan.resumes:
+                plan.mend(observers.complain, runtime=runtime)
+            # Who continues a run has its folder for this command already.
+            with nullcontext() if plan.resumes else folder.alone(COMMAND_LOCK):
+                self._run_shown(plan, folder, observers)
         except KeyboardInterrupt:
-            raise RunEnded(f"interrupted; all processes have ended; {again}", code=INTERRUPTED) from None
+            raise RunUnfinished(f"interrupted; all processes have ended; {again}", code=INTERRUPTED) from None
         except (_RunFailed, ClientsEnded, SuperLinkError, ControlError) as error:
-            raise RunEnded(f"{error}; {again}") from None
+            raise RunUnfinished(f"{error}; {again}") from None
+
+    def _run_shown(self, plan: RunPlan, folder: RunFolder, observers: Observers) -> None:
+        screen = observers.screen(plan)
+        with observers.watch(plan.path, connects=True) as begun:
+            try:
+                screen.start()
+                self._run(plan, WatchedRun(folder.path, screen.watch), begun, screen.doing)
+            except KeyboardInterrupt:
+                folder.event("interrupted")  # while the page stands that shows it
+                raise
+            finally:
+                screen.stop()
         screen.summary()
 
     def _run(
@@ -98,7 +106,7 @@ class LocalProcesses:
         begun: Callable[[RemoteSuperLink], None],
         doing: Callable[[str], None],
     ) -> None:
-        """Run client processes until the run has finished; all have ended when this returns or raises.
+        """Run client processes until the run ends; all have ended when this returns.
 
         Args:
             plan: the run; it continues from a checkpoint in its folder, which is there.
@@ -177,7 +185,9 @@ class Submission:
             )
 
     def check(self, plan: RunPlan) -> None:
-        """Check what this machine can: data and foreign tasks may be elsewhere; another ClientApp has its own model.
+        """Check what this machine can.
+
+        Data and foreign tasks may be elsewhere; another ClientApp has its own model.
 
         Raises:
             ConfigError: for the first thing that is wrong.
@@ -195,9 +205,10 @@ class Submission:
         if self.clientapp == CLIENT_APP and plan.plugins.foreign():
             from fedappeal.runs.dry_round import check_plugins, for_submission  # the engine, and with it torch
 
+            check_clients_take(plan)
             check_plugins(for_submission(plan), "cpu")
 
-    def launch(self, plan: RunPlan, onlookers: Onlookers) -> None:
+    def launch(self, plan: RunPlan, observers: Observers) -> None:
         """Submit a checked run, and show it until it has ended, unless told not to.
 
         Raises:
@@ -205,16 +216,16 @@ class Submission:
         """
         path, superlink = plan.path, self.superlink
         if plan.resumes:
-            plan.mend(onlookers.complain)
+            plan.mend(observers.complain)
         # Some clients play a partition, others bring their own data.
-        screen = onlookers.screen(plan, data="", name_of=self._name_of)
+        screen = observers.screen(plan, data="", name_of=self._name_of)
         # A relative path starts at the SuperLink's working folder, wherever that is.
         follower = WatchedRun(path, screen.watch) if path.is_absolute() else None
         run_id = 0
         where = ["--superlink", superlink.address]
         where += ["--root-certificates", "CA"] if superlink.root_certificates else []
         try:
-            with onlookers.watch(path, superlink, connects=True):
+            with observers.watch(path, superlink, connects=True):
                 run_id = superlink.submit(plan.config, self.clientapp)
                 if self.detach:
                     print(run_id)
@@ -223,9 +234,9 @@ class Submission:
                 with end_as_interrupt():
                     failure = superlink.follow(
                         run_id,
-                        lambda status: onlookers.say(f"run {run_id}: {status}"),
+                        lambda status: observers.say(f"run {run_id}: {status}"),
                         follower,
-                        on_answer=onlookers.alive,
+                        on_answer=observers.alive,
                     )
                 screen.stop()
         except KeyboardInterrupt:
@@ -233,17 +244,18 @@ class Submission:
             if not run_id:
                 raise
             stop = f"fedappeal federation stop {run_id} {' '.join(where)}"
-            raise RunEnded(f"run {run_id} continues; to stop it: {stop}", code=INTERRUPTED) from None
+            raise RunUnfinished(f"run {run_id} continues; to stop it: {stop}", code=INTERRUPTED) from None
         except ControlError as error:
             screen.stop()
-            raise RunEnded(f"{error}; run {run_id} may continue" if run_id else str(error)) from None
+            raise RunUnfinished(f"{error}; run {run_id} may continue" if run_id else str(error)) from None
         if failure:
-            again = f"; continue with: {resume_command(plan.config, path, *where)}" if path.is_absolute() else ""
-            raise RunEnded(f"run {run_id}: {failure} (its folder: {path}){again}")
+            resume = resume_command(plan.config, plan.given_path, *where)
+            again = f"; continue with: {resume}" if path.is_absolute() else ""
+            raise RunUnfinished(f"run {run_id}: {failure} (its folder: {plan.given_path}){again}")
         if screen.rounds:
             screen.summary()
         else:
-            onlookers.say(f"run {run_id} has completed; its folder on the SuperLink's machine: {path}")
+            observers.say(f"run {run_id} has completed; its folder on the SuperLink's machine: {path}")
 
     def _name_of(self, client: str) -> str:
         """Return a client's registered name and its id; without a name the id alone."""

@@ -2,11 +2,11 @@
 
 Replaces the arithmetic of `client.training.descent` and nothing else: minibatches, decisions and settings come from
 the same functions as in a deployed client, and the result is the same to float tolerance (bit for bit it is not: a
-batched product adds in another order, and dropout draws other masks). How the gradients of all clients are found is
+batched product adds in another order). How the gradients of all clients are found is
 the form's: by batched layers (`layered`), or by PyTorch's vmap (`vectorised`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from client.training.noise import begin_forward_pass
 from fedappeal.core.local_rule import BatchedTerms, LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.examples import Split, Structure, tensors_of
@@ -29,7 +30,7 @@ class NotBatchable(Exception):
 
 
 @dataclass(frozen=True)
-class Clients:
+class Cohort:
     """The models of several clients, side by side.
 
     Attributes:
@@ -42,19 +43,34 @@ class Clients:
     own: Parameters = field(default_factory=dict)
     shared: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def first(self, count: int) -> "Clients":
+    def first(self, count: int) -> "Cohort":
         """Return the first clients, as views."""
         if all(len(tensor) == count for tensor in self.trained.values()):
             return self
-        return Clients(_first(count, self.trained), _first(count, self.own), self.shared)
+        return Cohort(_first(count, self.trained), _first(count, self.own), self.shared)
 
 
 def _first(count: int, of: Parameters) -> dict[str, Tensor]:
     return {name: tensor[:count] for name, tensor in of.items()}
 
 
+@dataclass(frozen=True)
+class Target:
+    """Arrays that become ``keep`` times themselves plus ``alpha`` times a gradient.
+
+    Attributes:
+        arrays: by name, ``(clients, *shape)``; may be the parameters themselves.
+        alpha: factor of the gradient.
+        keep: factor of what is there.
+    """
+
+    arrays: Parameters
+    alpha: float = 1.0
+    keep: float = 1.0
+
+
 class BatchedForm(Protocol):
-    """How the gradients of several clients' models are calculated at once.
+    """A way to calculate the gradients of several clients' models at once.
 
     Attributes:
         name: what the form is called.
@@ -62,6 +78,7 @@ class BatchedForm(Protocol):
         smallest_batch: fewest; fewer train one by one.
         one_size: whether all clients of a batch must have as many examples in a minibatch.
         trained: names of the parameters that are trained, in the model's order.
+        unused: those on which no client's latest loss depended; `add_gradient` left them as they were in the target.
     """
 
     name: str
@@ -69,18 +86,16 @@ class BatchedForm(Protocol):
     smallest_batch: int
     one_size: bool
     trained: Sequence[str]
+    unused: Collection[str]
 
-    def add_gradient(
-        self, clients: Clients, batch: Split, weights: Tensor, into: Parameters, alpha: float, training: bool
-    ) -> None:
-        """Add ``alpha`` times the gradient of each client's loss to ``into``.
+    def add_gradient(self, clients: Cohort, batch: Split, weights: Tensor, target: Target, training: bool) -> None:
+        """Add the gradient of each client's loss.
 
         Args:
             clients: the models.
             batch: a minibatch of each; tensors of shape ``(clients, size, ...)``.
             weights: of each example in its client's loss, shape ``(clients, size)``.
-            into: by name, ``(clients, *shape)``; may be the parameters themselves.
-            alpha: factor.
+            target: where it is added.
             training: whether dropout is on.
         """
 
@@ -103,7 +118,7 @@ class Examples:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the examples."""
         return next(tensors_of(self.x))[1].device
 
     def take(self, rows: Tensor | slice) -> Split:
@@ -115,7 +130,7 @@ class Examples:
         return self.take(slice(*self.span(k)))
 
     def span(self, k: int) -> tuple[int, int]:
-        """Return where a client's examples begin and end."""
+        """Return the start and end of a client's examples."""
         place = k if self.places is None else self.places[k]
         return self.start[place], self.start[place + 1]
 
@@ -160,8 +175,11 @@ def line_up(
     return Batches(all_rows.to(device), all_weights.to(device), active), places
 
 
-def whole(start: int, stop: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return all of a client's rows ``start..stop-1`` as steps of at most ``size``, with weights that add to 1."""
+def steps_of_rows(start: int, stop: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return a client's rows ``start..stop-1`` in steps, with weights of sum 1.
+
+    Steps have at most ``size`` rows.
+    """
     steps = -(-(stop - start) // size)
     size = -(-(stop - start) // steps)
     rows = torch.arange(start, start + steps * size).view(steps, size)
@@ -170,7 +188,7 @@ def whole(start: int, stop: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def gradients(
-    form: BatchedForm, clients: Clients, examples: Examples, batches: Batches, training: bool = False
+    form: BatchedForm, clients: Cohort, examples: Examples, batches: Batches, training: bool = False
 ) -> dict[str, Tensor]:
     """Return the gradient of each client's loss, summed over its steps.
 
@@ -184,8 +202,9 @@ def gradients(
     sums = {name: torch.zeros_like(p) for name, p in clients.trained.items()}
     for step, active in enumerate(batches.active):
         rows, weights = batches.rows[step, :active], batches.weights[step, :active]
-        into = _first(active, sums)
-        form.add_gradient(clients.first(active), examples.take(rows), weights, into, 1.0, training)
+        target = Target(_first(active, sums))
+        begin_forward_pass(step)
+        form.add_gradient(clients.first(active), examples.take(rows), weights, target, training)
     return sums
 
 
@@ -195,7 +214,7 @@ _NOT_KEPT = torch.empty(0)
 
 def train(
     form: BatchedForm,
-    clients: Clients,
+    clients: Cohort,
     examples: Examples,
     batches: Batches,
     training: LocalTrainingSettings,
@@ -217,24 +236,24 @@ def train(
     for step, active in enumerate(batches.active):
         here, moving = clients.first(active), _first(active, velocity)
         rows, weights = batches.rows[step, :active], batches.weights[step, :active]
-        if moving:
-            torch._foreach_mul_(list(moving.values()), training.momentum)
         # With momentum the gradient goes into the velocity, without it straight into the parameters.
-        into, sign = (moving, 1.0) if moving else (here.trained, -lr)
+        target = Target(moving, keep=training.momentum) if moving else Target(here.trained, -lr)
         before = {name: p.clone() for name, p in here.trained.items()} if needs_before else {}
-        form.add_gradient(here, examples.take(rows), weights, into, sign, training=True)
-        for name, target in into.items():
+        begin_forward_pass(step)
+        form.add_gradient(here, examples.take(rows), weights, target, training=True)
+        used = [name for name in target.arrays if name not in form.unused]
+        for name in used:
             if decay:
-                target.add_(before[name], alpha=sign * decay)
+                target.arrays[name].add_(before[name], alpha=target.alpha * decay)
             if terms is not None:
-                terms.add(name, target, before.get(name, _NOT_KEPT), active, sign)
+                terms.add(name, target.arrays[name], before.get(name, _NOT_KEPT), active, target.alpha)
         if moving:
-            torch._foreach_add_(list(here.trained.values()), list(moving.values()), alpha=-lr)
+            torch._foreach_add_([here.trained[name] for name in used], [moving[name] for name in used], alpha=-lr)
 
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What a model's arrays are.
+    """The names of a model's trained and fixed arrays.
 
     Attributes:
         trained: names of the parameters that are trained, in the model's order.
@@ -250,8 +269,11 @@ class ModelParts:
         trained = [name for name, p in module.named_parameters() if p.requires_grad]
         return cls(trained, [name for name in names_of(module) if name not in trained])
 
-    def stacked(self, models: Sequence[Arrays], device: torch.device) -> Clients:
-        """Return clients' models side by side; what is not trained and equal is there once."""
+    def stacked(self, models: Sequence[Arrays], device: torch.device) -> Cohort:
+        """Return the clients' models side by side.
+
+        What is not trained and equal is there once.
+        """
         trained = {name: _one_tensor([arrays[name] for arrays in models], device) for name in self.trained}
         differing, shared = {}, {}
         for name in filter(models[0].__contains__, self.fixed):  # what is never sent is the module's own
@@ -260,7 +282,7 @@ class ModelParts:
                 shared[name] = torch.from_numpy(np.array(arrays[0])).to(device)
             else:
                 differing[name] = _one_tensor(arrays, device)
-        return Clients(trained, differing, shared)
+        return Cohort(trained, differing, shared)
 
     def given_back(
         self, trained: Mapping[str, Tensor], places: Sequence[int], models: Sequence[Arrays]

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from client.training.models import FLOAT32, arrays_of
-from client.training.requests import Arithmetic, TrainRequest, seeded_noise
+from client.training.noise import KEYED, seeded_noise
+from client.training.requests import Arithmetic, TrainRequest
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.forms.batched import BatchedForm, NotBatchable
-from fedappeal.simulation.forms.dry_run import check_form, short_reason
+from fedappeal.simulation.forms.dry_run import DRY_RUN, check_form, short_reason
 from fedappeal.simulation.forms.layered import LayeredForm
 from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue, ThreadedScheduler
 from fedappeal.simulation.forms.vectorised import VmapForm
@@ -33,7 +34,7 @@ LEAST_GAIN = 1.05
 
 
 class Choice(NamedTuple):
-    """How the clients of a run train.
+    """The mode in which a run's clients train.
 
     Attributes:
         mode: ``layers``, ``vmap`` or ``sequential``.
@@ -50,7 +51,7 @@ class Choice(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What a run's clients train.
+    """A run's training: settings, task, model and local rule.
 
     Attributes:
         config: the run's settings.
@@ -68,12 +69,12 @@ class Problem(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """How many clients a round asks."""
+        """The number of clients that a round asks."""
         return min(self.config.clients_per_round or self.config.clients, self.config.clients)
 
 
 def form_of(mode: str, task: Task, module: nn.Module) -> BatchedForm | None:
-    """Return the form in which clients train side by side; None: they do not.
+    """Return the batched form of a mode; None if clients train one by one.
 
     Raises:
         NotBatchable: the model has no such form.
@@ -84,7 +85,7 @@ def form_of(mode: str, task: Task, module: nn.Module) -> BatchedForm | None:
 
 
 def choose(mode: str, problem: Problem, clock: Callable[[], float] = time.perf_counter) -> Choice:
-    """Return how a run's clients train.
+    """Return the mode in which a run's clients train.
 
     Batched layers are taken wherever a model has them: all that was measured gains by them. Vmap is measured.
 
@@ -126,13 +127,14 @@ def _checked(name: str, problem: Problem) -> BatchedForm:
     written_out = isinstance(form, LayeredForm) and not form.model.traced
     if not (written_out and type(task).loss is Task.loss and task.num_classes and task.input_shape):
         data = problem.pool().client(0).train
-        with seeded_noise(0, "dry run", 0, data.device):
-            check_form(form, task, module, data)
+        noise = DRY_RUN._replace(keyed=problem.config.dropout_noise == KEYED)
+        with seeded_noise(noise, data.device):
+            check_form(form, task, module, data, noise)
     return form
 
 
 def _measured(form: BatchedForm, problem: Problem, clock: Callable[[], float]) -> Choice:
-    """Return the faster of a form and one after another, on the run's own model and data."""
+    """Return the faster form, batched or sequential, on the run's model and data."""
     clients = min(problem.at_once, form.largest_batch)
     if clients < form.smallest_batch:
         return Choice(SEQUENTIAL, f"{clients} clients a round gain nothing by {form.name}")
@@ -162,7 +164,7 @@ class TooSlow(Exception):
 
 
 def measured_gain(form: BatchedForm, problem: Problem, clients: int, clock: Callable[[], float]) -> float:
-    """Return how many times faster clients train side by side than one after another.
+    """Return the measured speed-up of clients side by side over one by one.
 
     One after another is what a run would do: with several PyTorch threads as many clients at a time, each on one.
 
@@ -217,7 +219,10 @@ def train_all(queue: ClientQueue, requests: Sequence[TrainRequest]) -> None:
 def median_gain(
     one_after_another: Callable[[], None], side_by_side: Callable[[], None], clock: Callable[[], float]
 ) -> float:
-    """Return the median of how many times longer the first takes than the second, measured in turn."""
+    """Return the median ratio of the first's time to the second's.
+
+    They are measured in turn.
+    """
     started = clock()
     gains: list[float] = []
     fewest, most = REPETITIONS
@@ -234,7 +239,10 @@ def _seconds(work: Callable[[], None], clock: Callable[[], float]) -> float:
 
 
 def _requests(problem: Problem, clients: int, steps: int) -> list[TrainRequest]:
-    """Return the local training of the first clients, with SGD: what a rule adds costs both forms little."""
+    """Return the first clients' training requests, with SGD.
+
+    What a rule adds costs both forms little.
+    """
     training = LocalTrainingSettings.of(problem.config.as_config())
     arrays, draws, pool = arrays_of(problem.module), np.random.default_rng(0), problem.pool()
 

@@ -35,7 +35,7 @@ class Conv2d:
         self._by_patches = plain and math.prod(module.weight.shape[1:]) <= SMALL_PATCH
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the clients' convolutions, and keep the inputs for `backward`."""
         self._x = x
         weight, bias = parameters[self._weight], parameters.get(self._bias)
         if x.device.type in ONE_BY_ONE and self._by_patches:
@@ -58,7 +58,7 @@ class Conv2d:
         return _clients(side_by_side, len(x))
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the gradient of the inputs; add those of weight and bias."""
         weight, x = parameters[self._weight], self._x
         clients, outputs = weight.shape[:2]
         del self._x
@@ -112,7 +112,10 @@ def _stacked(activations: Iterable[Tensor]) -> Tensor:
 def _patches(
     x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Return the inputs of each output, ``(clients * batch, inputs, outputs)``, and the outputs' height and width."""
+    """Return each output's inputs, and the outputs' height and width.
+
+    Shape ``(clients * batch, inputs, outputs)``.
+    """
     x = functional.pad(x.flatten(0, 1), (padding[1], padding[1], padding[0], padding[0])).contiguous()
     height, width = ((x.shape[2 + i] - kernel[i]) // stride[i] + 1 for i in range(2))
     n, c, row, column = x.stride()

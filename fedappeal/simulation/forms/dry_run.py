@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from client.training.noise import Noise, begin_forward_pass, keyed_dropout
 from fedappeal.simulation.forms import batched
-from fedappeal.simulation.forms.batched import BatchedForm, Clients, Examples, NotBatchable, line_up
+from fedappeal.simulation.forms.batched import BatchedForm, Cohort, Examples, NotBatchable, line_up
 from fedappeal.simulation.forms.vectorised import VmapForm
 from fedappeal.tasks.task import Split, Task
 
@@ -19,14 +20,20 @@ CLOSE = 0.02
 """Largest difference of two gradients over their size: a unit that rounds to the other side of 0 makes 0.002."""
 
 
-def check_form(form: BatchedForm, task: Task, module: nn.Module, data: Split) -> None:
-    """Check that a batched form calculates the gradients that clients find one by one, in both modes.
+DRY_RUN = Noise(0, "dry run", 0)
+
+
+def check_form(form: BatchedForm, task: Task, module: nn.Module, data: Split, noise: Noise = DRY_RUN) -> None:
+    """Check a batched form's gradients against those of clients one by one.
+
+    In training and in evaluation mode.
 
     Args:
         form: the batched form.
         task: gives the loss.
         module: the model; it stays as it is.
         data: any client's training examples, on the device of the model.
+        noise: by which the clients draw.
 
     Raises:
         NotBatchable: says in one line why clients cannot train side by side.
@@ -39,9 +46,16 @@ def check_form(form: BatchedForm, task: Task, module: nn.Module, data: Split) ->
     with torch.no_grad():
         for p in models[1].parameters():  # a model that does not take its parameters from outside shows here
             p.mul_(0.9)
+    noises = [noise._replace(client=f"{noise.client} {k}") for k in range(len(models))]
     for training in (True, False):
-        alone = [_one_by_one(task, model, examples.of_client(k), training) for k, model in enumerate(models)]
-        side_by_side = _side_by_side(form, models, examples, training)
+        alone = []
+        for k, model in enumerate(models):
+            with keyed_dropout([noises[k]]):
+                alone.append(_one_by_one(task, model, examples.of_client(k), training))
+        with keyed_dropout(noises, side_by_side=True):
+            side_by_side = _side_by_side(form, models, examples, training)
+        if noise.keyed and any(drawn for _, drawn in alone):
+            raise NotBatchable(f"{type(module).__name__} draws numbers of its own, not by dropout")
         # Where noise is drawn, it is other noise.
         if not any(drawn for _, drawn in alone) and not _equal([gradient for gradient, _ in alone], side_by_side):
             raise NotBatchable("side by side the gradients are others than one by one")
@@ -56,9 +70,10 @@ def _one_by_one(task: Task, model: nn.Module, part: Split, training: bool) -> tu
     model.train(training)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     noise = _generator(part.device)
+    begin_forward_pass(0)
     loss = task.loss(task.forward(model, part.x), part.y)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    of_parameters = torch.autograd.grad(loss, parameters, materialize_grads=not training)
+    of_parameters = torch.autograd.grad(loss, parameters, materialize_grads=True)
     for name, buffer in model.named_buffers():
         if name not in before or not torch.equal(buffer, before[name]):
             layer = name.rpartition(".")[0]
@@ -83,7 +98,7 @@ def _side_by_side(
     """
     states = [dict([*model.named_parameters(), *model.named_buffers()]) for model in models]
     stacked = {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
-    clients = Clients(
+    clients = Cohort(
         {name: stacked[name] for name in form.trained},
         {name: tensor for name, tensor in stacked.items() if name not in form.trained},
     )

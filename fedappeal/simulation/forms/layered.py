@@ -3,14 +3,15 @@
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from fedappeal.simulation.forms.batched import Clients, NotBatchable, Parameters
+from client.training.noise import dropout, torch_dropout
+from fedappeal.simulation.forms.batched import Cohort, NotBatchable, Parameters, Target
 from fedappeal.simulation.forms.layers import EACH_EXAMPLE, Dropout, Layer, MaxPool2d, ReLU, Reshape, batched_layer
 from fedappeal.tasks.examples import Split, only_tensor
 from fedappeal.tasks.task import Task
@@ -20,7 +21,7 @@ _TRACING = threading.Lock()
 
 
 class BatchedModel:
-    """The layers of a module, in their order, over parameters that carry a leading axis of clients.
+    """A module's layers, in order, over parameters with a leading axis of clients.
 
     Attributes:
         layers: in training and in evaluation mode, by whether it is training.
@@ -60,14 +61,19 @@ class BatchedModel:
         return x
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float) -> None:
-        """Add ``alpha`` times the gradient to ``into``, given the gradient of the logits of the last `forward`."""
+        """Add ``alpha`` times the gradient to ``into``, by backpropagation.
+
+        Given the gradient of the logits of the last `forward`.
+        """
         layers, first = self.layers[self._training], self._first_trained[self._training]
         for i in range(len(layers) - 1, first - 1, -1):
             grad = layers[i].backward(grad, parameters, into, alpha, i == first)
 
 
 def _pooled_first(layers: Iterable[Layer]) -> list[Layer]:
-    """Return layers with max pooling before the rectifier, not after it: the same values, and fewer to rectify.
+    """Return layers with max pooling moved before the rectifier.
+
+    The same values, and fewer to rectify.
 
     The gradient is the same too: where the maximum is positive it is the rectifier's only place, and elsewhere none
     has a gradient.
@@ -117,13 +123,13 @@ class _Tracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return what a call of a module gives: a node of the graph, in another thread its outputs."""
+        """Return a module call's graph node; in another thread its outputs."""
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
         return super().call_module(m, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """Return an attribute of a module: a node of the graph, in another thread its value."""
+        """Return a module attribute's graph node; in another thread its value."""
         if threading.get_ident() != self._thread:
             return attr_val
         return super().getattr(attr, attr_val, parameter_proxy_cache)
@@ -184,7 +190,7 @@ class _Trace:
         return steps
 
     def _is_shape(self, node: fx.Node) -> bool:
-        """Take in a node that reads a shape."""
+        """Record a node that reads a shape."""
         of = node.args[0] if node.args else None
         reads_shape = node.target is getattr and node.args[1:] == ("shape",)
         if of in self._seen and (reads_shape or (node.target == "size" and len(node.args) == 1)):
@@ -238,6 +244,7 @@ _FUNCTIONS = (
     *("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d"),
 )
 _NAMES = {getattr(where, name): name for where in (torch, functional) for name in _FUNCTIONS if hasattr(where, name)}
+_NAMES |= dict.fromkeys((dropout, torch_dropout), "dropout")
 _ORDER = {
     "flatten": ("start_dim", "end_dim"),
     "max_pool2d": ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
@@ -246,7 +253,7 @@ _ORDER = {
 
 
 def _by_name(name: str, arguments: Sequence[Any], keywords: dict[str, Any], counts: set[fx.Node]) -> Layer | None:
-    """Return the layer of a function or method by its name; None where it has no batched form."""
+    """Return the batched layer of a function or method; None if it has none."""
     if name in ("view", "reshape"):
         shape = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
         return _view(shape, counts) if not keywords else None
@@ -279,6 +286,7 @@ class LayeredForm:
     """More would push each other's parameters out of the caches."""
     smallest_batch = 1
     one_size = False
+    unused: Collection[str] = ()
 
     def __init__(self, task: Task, module: nn.Module) -> None:
         """Take a task's loss and a model's layers.
@@ -291,18 +299,28 @@ class LayeredForm:
         self.trained: Sequence[str] = [name for name, _ in module.named_parameters()]
         self.model = BatchedModel(module)
         self._loss_gradient = loss_gradient(task)
+        self._adds_up = task.loss_is_mean
 
-    def add_gradient(
-        self, clients: Clients, batch: Split, weights: Tensor, into: Parameters, alpha: float, training: bool
-    ) -> None:
-        """See `BatchedForm`."""
+    def add_gradient(self, clients: Cohort, batch: Split, weights: Tensor, target: Target, training: bool) -> None:
+        """Add the gradients of all clients' weighted losses, layer by layer.
+
+        Each layer is used in each step.
+        """
         x, y = only_tensor(batch.x), only_tensor(batch.y)
         if x is None or y is None or not x.is_floating_point():
             raise NotBatchable("inputs are no lone tensor of floats")
+        if target.keep != 1:
+            torch._foreach_mul_(list(target.arrays.values()), target.keep)
         logits = self.model.forward(x, clients.trained, training)
-        gradient = self._loss_gradient(logits.flatten(0, 1), y.flatten(0, 1)).view_as(logits)
+        if self._adds_up:
+            gradient = self._loss_gradient(logits.flatten(0, 1), y.flatten(0, 1)).view_as(logits)
+        else:  # client by client: a loss that is no mean over examples is another one for all clients' together
+            gradient = torch.zeros_like(logits)
+            for of_client, count in enumerate((weights > 0).sum(1).tolist()):
+                part = logits[of_client, :count], y[of_client, :count]
+                gradient[of_client, :count] = self._loss_gradient(*part)
         gradient.mul_(weights.view(*weights.shape, *[1] * (logits.ndim - weights.ndim)))
-        self.model.backward(gradient, clients.trained, into, alpha)
+        self.model.backward(gradient, clients.trained, target.arrays, target.alpha)
 
 
 LossGradient = Callable[[Tensor, Tensor], Tensor]
@@ -316,7 +334,10 @@ def cross_entropy_gradient(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def loss_gradient(task: Task) -> LossGradient:
-    """Return the gradient of each example's loss by its logits: written out for cross-entropy, else by autograd."""
+    """Return the function of each example's loss gradient by its logits.
+
+    Written out for cross-entropy, else by autograd.
+    """
     if type(task).loss is Task.loss:
         return cross_entropy_gradient
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from client.training.noise import active_masks
 from fedappeal.simulation.forms.batched import Parameters
 from fedappeal.simulation.forms.convolution import Conv2d
 
@@ -45,7 +46,7 @@ class Linear:
         self._weight, self._bias = f"{name}weight", f"{name}bias" if module.bias is not None else ""
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the clients' matrix products, and keep the inputs for `backward`."""
         weight = parameters[self._weight].transpose(1, 2)
         self._shape = x.shape
         self._x = x.flatten(1, -2)
@@ -56,7 +57,7 @@ class Linear:
         return y.view(*self._shape[:-1], y.shape[-1])
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the gradient of the inputs; add those of weight and bias."""
         grad = grad.reshape(grad.shape[0], -1, grad.shape[-1])
         below = grad if first else torch.bmm(grad, parameters[self._weight]).view(self._shape)
         into[self._weight].baddbmm_(grad.transpose(1, 2), self._x, alpha=alpha)
@@ -78,7 +79,7 @@ class LayerNorm:
         return parameter.view(parameter.shape[0], *[1] * (x.ndim - parameter.ndim), *self._shape)
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the normalised inputs, and keep their statistics for `backward`."""
         self._x = x
         y, self._mean, self._rstd = torch.native_layer_norm(x, self._shape, None, None, self._eps)
         self._normal = y
@@ -89,7 +90,7 @@ class LayerNorm:
         return y
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the gradient of the inputs; add those of weight and bias."""
         between = tuple(range(1, grad.ndim - len(self._shape)))
         if self._bias:
             into[self._bias].add_(grad.sum(between), alpha=alpha)
@@ -107,34 +108,38 @@ class ReLU:
     """Rectifier. Not in place: the layer before may need its output."""
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the rectified inputs, and keep them for `backward`."""
         self._y = x.relu()
         return self._y
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the gradient where the output was positive, 0 elsewhere."""
         return torch.ops.aten.threshold_backward(grad, self._y, 0)  # type: ignore[no-any-return]
 
 
 class Dropout:
-    """Inverted dropout; draws from torch's generator, which the caller seeds."""
+    """Inverted dropout, by the clients' masks; where there are none, from torch's generator."""
 
     def __init__(self, rate: float) -> None:
         self._keep = 1.0 - rate
         self._mask: Tensor | None = None
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the inputs times a mask while training, unchanged otherwise."""
         self._mask = None
         if not training or self._keep == 1.0:
             return x
+        masks = active_masks()
+        if masks is not None and self._keep:
+            self._mask = masks.scaled(x.shape, 1.0 - self._keep, x.device)
+            return x * self._mask
         self._mask = torch.rand_like(x).lt_(self._keep)  # half the time of `bernoulli_`
         if self._keep:
             self._mask.div_(self._keep)
         return x * self._mask
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the gradient times the forward pass's mask."""
         return grad if self._mask is None else grad.mul_(self._mask)
 
 
@@ -145,12 +150,12 @@ class Reshape:
         self._reshape = reshape
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the inputs in another shape, and keep theirs for `backward`."""
         self._shape = x.shape
         return self._reshape(x)
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the gradient in the inputs' shape."""
         return grad.reshape(self._shape)
 
 
@@ -171,7 +176,7 @@ class MaxPool2d:
         return [x[..., i:rows:height, j:columns:width] for i in range(height) for j in range(width)]
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
+        """Return each window's maximum, and keep the inputs for `backward`."""
         self._x = x
         first, *others = self._views(x)
         if not first.numel():
@@ -189,7 +194,7 @@ class MaxPool2d:
         return y
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`. As in PyTorch the first of equal values has the gradient."""
+        """Return the gradient at each window's first maximum, as PyTorch does."""
         x = self._x
         del self._x
         if self._indices is not None:
@@ -210,7 +215,10 @@ class MaxPool2d:
 def max_pool2d(
     kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> MaxPool2d | None:
-    """Return a batched layer for PyTorch's arguments; None for windows that overlap, leave gaps or stick out."""
+    """Return a batched layer for PyTorch's arguments; None if windows do not tile.
+
+    That is where windows overlap, leave gaps or stick out.
+    """
     size = _pair(kernel_size)
     plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not ceil_mode
     side_by_side = stride is None or stride == [] or _pair(stride) == size
@@ -223,13 +231,16 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
 
 
 class EachExample:
-    """What has no parameters and treats each example alone, like pooling. Autograd differentiates it."""
+    """A layer without parameters that treats each example alone, like pooling.
+
+    Autograd differentiates it.
+    """
 
     def __init__(self, module: Callable[[Tensor], Tensor]) -> None:
         self._module = module
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the outputs of a module that treats each example by itself."""
         with torch.enable_grad():
             self._x = x.detach().requires_grad_()
             y: Tensor = self._module(self._x.flatten(0, 1))
@@ -237,7 +248,7 @@ class EachExample:
         return self._y.detach()
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`."""
+        """Return the gradient of the inputs by PyTorch's autograd."""
         below: Tensor = torch.autograd.grad(self._y, self._x, grad)[0]
         return below
 

@@ -18,12 +18,12 @@ import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
+from client.training.noise import Noise, keyed_dropout, seeded_noise
 from client.training.requests import (
     Arithmetic,
     EvaluateRequest,
     GradientRequest,
     TrainRequest,
-    seeded_noise,
     train_without_seed,
 )
 from fedappeal.core.requirement import Evaluation
@@ -32,7 +32,7 @@ from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.evaluation import ClientsEvaluation
 from fedappeal.simulation.forms import batched
-from fedappeal.simulation.forms.batched import BatchedForm, ModelParts, arrays_of_places, line_up, whole
+from fedappeal.simulation.forms.batched import BatchedForm, ModelParts, arrays_of_places, line_up, steps_of_rows
 from fedappeal.simulation.pool import ClientsData
 
 Request = TrainRequest | GradientRequest | EvaluateRequest
@@ -46,7 +46,7 @@ DONE_AT_ONCE = 8192
 
 
 class ClientQueue(Arithmetic):
-    """Clients that run up to a request of theirs, and wait there for its answer.
+    """A queue of clients that wait at requests for their answers.
 
     Args:
         largest_batch: most clients that train at once.
@@ -61,11 +61,11 @@ class ClientQueue(Arithmetic):
         self._done: dict[str, Any] = {}
 
     def start(self, name: str, client: Callable[[], Any]) -> None:
-        """Take a client under a name; nothing of it runs before `results` is called."""
+        """Add a client under a name; it runs only from `results` on."""
         self._waiting[name] = client
 
     def results(self, names: Sequence[str]) -> dict[str, Any]:
-        """Run clients until some of the named ones have their result; return these results.
+        """Return results of named clients, once some have theirs.
 
         All clients that wait may run up to where they train, so that the ones that train do so as one batch; a client
         that does not train has its result before the others have theirs.
@@ -84,11 +84,14 @@ class ClientQueue(Arithmetic):
         return {name: self._done.pop(name) for name in present if name in self._done}
 
     def _may_go_on(self) -> bool:
-        """Whether further clients may begin, of which none has trained: their replies hold no models."""
+        """Whether further clients may begin before any has trained.
+
+        Their replies hold no models.
+        """
         return not (self._halted or self._trained_alone) and len(self._done) < DONE_AT_ONCE
 
     def _begin(self, clients: Sequence[str]) -> None:
-        """Run the named clients, and others while there is room, up to their first request or their end."""
+        """Run the named clients, and others in free places, to their first request."""
         first = dict.fromkeys(name for name in clients if name in self._waiting)
         others = (name for name in self._waiting if name not in first)
         room = self._at_once - len(self._halted)
@@ -98,7 +101,7 @@ class ClientQueue(Arithmetic):
             self._resume(name, client, client.switch)
 
     def _run_on(self, clients: Sequence[str]) -> None:
-        """Answer clients' requests, and resume these clients."""
+        """Answer clients' requests, and resume the clients."""
         asked: dict[str, Request] = {
             name: request for name, (_, request) in self._halted.items() if isinstance(request, EvaluateRequest)
         }
@@ -115,7 +118,7 @@ class ClientQueue(Arithmetic):
             self._resume(name, client, partial(step, result))
 
     def _resume(self, name: str, client: greenlet, step: Callable[[], Any]) -> None:
-        """Resume a client, up to its end or its next request."""
+        """Resume a client to its end or its next request."""
         handed = step()
         if client.dead:
             self._done[name] = handed
@@ -123,7 +126,10 @@ class ClientQueue(Arithmetic):
             self._halted[name] = (client, handed)
 
     def train(self, request: TrainRequest) -> Arrays:
-        """Wait for the other clients, and train with them; alone where the training may not run with others."""
+        """Wait for the other clients and train with them, alone where required.
+
+        That is where the training may not run with others.
+        """
         all_clients = getcurrent().parent
         if all_clients is not None and self._together(request):
             trained: Arrays = all_clients.switch(request)
@@ -136,12 +142,12 @@ class ClientQueue(Arithmetic):
         raise NotImplementedError
 
     def _answers(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer requests; an error in place of an answer is raised in the client."""
+        """Return answers to requests, or errors to be raised in the client."""
         raise NotImplementedError
 
 
 class BatchScheduler(ClientQueue):
-    """Arithmetic of many clients at once, on the data of a pool.
+    """The arithmetic of many clients at once, on a pool's data.
 
     Args:
         pool: the clients' data.
@@ -161,21 +167,24 @@ class BatchScheduler(ClientQueue):
         return request.rule.batched
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
-        """Wait for the other clients, and have the model that all of them were sent evaluated once."""
+        """Return the evaluation of the common model, made once for all clients."""
         if (all_clients := getcurrent().parent) is None or not request.shared:
             return super().evaluate(request)
         measured: Evaluation = all_clients.switch(request)
         return measured
 
     def gradient(self, request: GradientRequest) -> Arrays:
-        """Wait for the other clients, and differentiate with them."""
+        """Return a gradient, calculated together with the other clients'."""
         if (all_clients := getcurrent().parent) is None:
             return super().gradient(request)
         gradient: Arrays = all_clients.switch(request)
         return gradient
 
     def _answers(self, requests: Sequence[Request]) -> list[Any]:
-        """Answer requests, each group at once; an error belongs to all requests of its batch."""
+        """Return answers to requests, group by group.
+
+        An error belongs to all requests of its batch.
+        """
         groups: dict[object, list[int]] = {}
         for i, request in enumerate(requests):
             groups.setdefault((request.group, self._size(request)), []).append(i)
@@ -190,7 +199,7 @@ class BatchScheduler(ClientQueue):
         return [answers[i] for i in range(len(requests))]
 
     def _size(self, request: Request) -> int:
-        """Return the examples of a step, where the form needs as many of all clients of a batch; else 0."""
+        """Return a step's examples where all clients need equally many; else 0."""
         if isinstance(request, EvaluateRequest) or not self._form.one_size:
             return 0
         if isinstance(request, TrainRequest):
@@ -198,18 +207,24 @@ class BatchScheduler(ClientQueue):
         return len(request.data) if request.batch is None else len(request.batch)
 
     def _batch(self, requests: Sequence[Any]) -> Sequence[Any]:
-        """Answer requests of one group, at once."""
+        """Return the answers to one group's requests, calculated at once."""
         first = requests[0]
         try:
             if isinstance(first, EvaluateRequest):
                 return self._evaluate(requests)
-            too_long = self._form.one_size and isinstance(first, GradientRequest) and self._size(first) > EVALUATED
-            if len(requests) < self._form.smallest_batch or too_long:
+            if len(requests) < self._form.smallest_batch or self._is_too_long(requests):
                 alone = Arithmetic.train if isinstance(first, TrainRequest) else Arithmetic.gradient
                 return [answer(partial(alone, self), request) for request in requests]
             return self._train(requests) if isinstance(first, TrainRequest) else self._gradients(requests)
         except Exception as error:
             return [error] * len(requests)
+
+    def _is_too_long(self, requests: Sequence[Any]) -> bool:
+        """Whether gradients must be found in one step, by too many examples."""
+        in_one_step = self._form.one_size or not requests[0].task.loss_is_mean
+        if not in_one_step or not isinstance(requests[0], GradientRequest):
+            return False
+        return max(len(r.data if r.batch is None else r.batch) for r in requests) > EVALUATED
 
     def _evaluate(self, requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
         first = requests[0]
@@ -229,9 +244,9 @@ class BatchScheduler(ClientQueue):
         parts = self._model_parts(first.model)
         clients = parts.stacked([r.arrays for r in lined_up], device)
         terms = type(first.rule).batched_terms([r.rule for r in lined_up], clients.trained)
-        # One stream of noise for all clients of a batch, a pure function of who they are.
-        who = f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}"
-        with seeded_noise(first.seed, who, first.server_round, device):
+        # Of what is not drawn by key, one stream for all clients of a batch, a pure function of who they are.
+        stream = Noise(first.seed, f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}", first.server_round)
+        with seeded_noise(stream, device), keyed_dropout([r.noise for r in lined_up], side_by_side=True):
             batched.train(self._form, clients, examples, batches, first.training, terms)
         return parts.given_back(clients.trained, places, [r.arrays for r in requests])
 
@@ -240,7 +255,7 @@ class BatchScheduler(ClientQueue):
         examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
         spans = [examples.span(r.place) for r in requests]
         minibatches = [
-            whole(*span, EVALUATED) if r.batch is None else _one_step(torch.from_numpy(r.batch) + span[0])
+            steps_of_rows(*span, EVALUATED) if r.batch is None else _one_step(torch.from_numpy(r.batch) + span[0])
             for r, span in zip(requests, spans, strict=True)
         ]
         batches, places = line_up([rows for rows, _ in minibatches], examples.device, [w for _, w in minibatches])
@@ -275,7 +290,10 @@ A_WORKER = 4
 
 
 def may_share(request: TrainRequest) -> bool:
-    """Return whether a training may run beside others: on a CPU, by a task's and a rule's code known to allow it."""
+    """Return whether a training may run beside others.
+
+    On a CPU, by a task's and a rule's code known to allow it.
+    """
     return (
         request.data.device.type == "cpu"
         and request.deadline is None
@@ -285,7 +303,7 @@ def may_share(request: TrainRequest) -> bool:
 
 
 class ThreadedScheduler(ClientQueue):
-    """Clients' trainings side by side in threads, each with the arithmetic of a deployed client.
+    """Clients' trainings in parallel threads, each as in a deployed client.
 
     PyTorch has one generator for all threads. Where a training draws noise, the results of all that ran beside it are
     thrown away, and from then on clients take turns: each draws what it draws alone.
@@ -306,7 +324,10 @@ class ThreadedScheduler(ClientQueue):
         return not self._draws and may_share(request)
 
     def _answers(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer trainings: beside each other, or one by one where they draw noise."""
+        """Return trainings' answers, one by one where they draw noise.
+
+        Others are answered side by side.
+        """
         for model in {request.model for request in requests} - self._models.keys():
             self._models[model] = SimpleQueue()
             for _ in range(self._number):

@@ -7,14 +7,14 @@ and the backward pass, two thirds of the work, runs without vmap's cost an opera
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedappeal.simulation.forms.batched import Clients, NotBatchable, Parameters
+from fedappeal.simulation.forms.batched import Cohort, NotBatchable, Parameters, Target
 from fedappeal.simulation.forms.convolution import ONE_BY_ONE
 from fedappeal.tasks.task import Split, Structure, Task
 
@@ -36,9 +36,9 @@ class Objective(nn.Module):
 
 
 class VmapForm:
-    """Clients side by side by vmap; see `BatchedForm`.
+    """The batched form by `torch.func.vmap`.
 
-    Dropout draws other noise for each client, from one generator: not what each draws on its own.
+    Without the clients' masks dropout draws other noise for each client, from one generator.
     """
 
     name = "vmap"
@@ -65,6 +65,7 @@ class VmapForm:
             for layer in self.objective.modules():
                 if (client_by_client := _EACH_CLIENT.get(type(layer))) is not None:
                     layer.__class__ = client_by_client
+        self.unused: Collection[str] = ()
         self._rates: dict[str, float] = {}
         """Dropout of each attention layer."""
         self._switch(True)
@@ -77,18 +78,24 @@ class VmapForm:
         loss: Tensor = functional_call(self.objective, {_MODEL + name: v for name, v in values.items()}, (x, y))
         return loss
 
-    def add_gradient(
-        self, clients: Clients, batch: Split, weights: Tensor, into: Parameters, alpha: float, training: bool
-    ) -> None:
-        """See `BatchedForm`; ``weights`` are those of a mean."""
+    def add_gradient(self, clients: Cohort, batch: Split, weights: Tensor, target: Target, training: bool) -> None:
+        """Add the gradients of all clients' mean losses by `torch.func.vmap`.
+
+        ``weights`` are those of a mean.
+        """
         if self.objective.training != training:
             self._switch(training)
         values = [clients.trained[name].detach().requires_grad_() for name in self.trained]
         with torch.enable_grad():
             losses = self._losses(values, dict(clients.own), dict(clients.shared), batch.x, batch.y)
-            # In evaluation mode a parameter that is not used has a gradient of zero; in training it is an error.
-            of_clients = torch.autograd.grad(losses.sum(), values, materialize_grads=not training)
-        torch._foreach_add_([into[name] for name in self.trained], list(of_clients), alpha=alpha)
+            # No model of these branches on its values: a parameter is used by all clients, or by none.
+            of_clients = torch.autograd.grad(losses.sum(), values, allow_unused=True)
+        used = {name: g for name, g in zip(self.trained, of_clients, strict=True) if g is not None}
+        arrays = [target.arrays[name] for name in used]
+        if target.keep != 1:
+            torch._foreach_mul_(arrays, target.keep)
+        torch._foreach_add_(arrays, list(used.values()), alpha=target.alpha)
+        self.unused = [name for name in self.trained if name not in used]
 
     def _switch(self, training: bool) -> None:
         """Switch to training or evaluation mode.
@@ -106,7 +113,10 @@ class VmapForm:
 
 
 class _EachClient(torch.autograd.Function):
-    """A convolution that vmap calculates client by client: on a CPU grouped ones take three times as long."""
+    """A convolution that vmap calculates client by client.
+
+    On a CPU grouped ones take three times as long.
+    """
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, convolution: Any) -> Tensor:

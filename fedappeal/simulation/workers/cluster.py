@@ -26,7 +26,7 @@ OWN = {
 
 @dataclass(frozen=True)
 class RayOptions:
-    """What is asked of Ray.
+    """The options for Ray.
 
     Attributes:
         address: of a cluster; ``auto``: as Ray finds it; empty: none, this machine alone.
@@ -74,7 +74,9 @@ def check_workers(workers: int, config: RunConfig) -> None:
 
 @contextmanager
 def ray_cluster(options: RayOptions, at_once: int) -> Iterator[Any]:
-    """Run with Ray, connected to a cluster; one that this program has connected before is used as it is.
+    """Connect to a Ray cluster for the block.
+
+    One that this program has connected before is used as it is.
 
     Args:
         options: the cluster, and what is asked of it.
@@ -108,7 +110,7 @@ def ray_cluster(options: RayOptions, at_once: int) -> Iterator[Any]:
 
 
 def _connect(ray: Any, address: str, cpus: float) -> None:
-    """Connect to a cluster, or start one here, a second time where the first fails.
+    """Connect to a cluster, or start one; retry once.
 
     A node gives its own processes fixed seconds to start, which a busy machine may not have the first time.
     """
@@ -145,7 +147,7 @@ PLACED_WITHIN = 120.0
 
 @contextmanager
 def room_for(ray: Any, workers: int, options: RayOptions) -> Iterator[list[Any]]:
-    """Run with room for workers, kept for them on as many nodes as possible.
+    """Reserve room for workers, on as many nodes as possible, during the block.
 
     Ray's SPREAD for single actors may give two of them one node while another is empty.
 
@@ -178,13 +180,13 @@ class WorkerLost(Exception):
 
 @dataclass
 class RayWorker:
-    """A worker that is a Ray actor, and Ray's module."""
+    """A worker that is a Ray actor."""
 
     ray: Any
     actor: Any
 
     def begin(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Begin a call; see `fedappeal.simulation.workers.grid.Remote`."""
+        """Begin a call, as `fedappeal.simulation.workers.workers_grid.Remote`."""
         exceptions = self.ray.exceptions
         reference = getattr(self.actor, method).remote(*arguments)
 

@@ -9,11 +9,10 @@ from typing import Any
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
 from client.data.cache import Cache, pick_device
-from client.participant import Participant
-from fedappeal.core.plugins import Allowed
+from fedappeal.core.plugins import ALL
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Form, Sums, content_size, model_of, view
-from fedappeal.simulation.grid import FIRST_NODE, Contexts, InProcessGrid, clients_here
+from fedappeal.simulation.in_process_grid import FIRST_NODE, Contexts, InProcessGrid, clients_here
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import simulation_threads
 from strategies.rounds.refusal import NotFinite, Refused
@@ -23,19 +22,19 @@ from strategies.rounds.sums.weighted_sum import WeightedSum
 Key = tuple[str, str]
 """The message that a model answers, and the name of its record."""
 KeptModel = tuple[Form, int, str, bool]
-"""What the server is told of a model that stays: the last fields of `fedappeal.protocol.packing.Elsewhere`."""
+"""What the server is told of a model that stays: the last fields of `fedappeal.protocol.packing.ModelHandle`."""
 Changes = Mapping[str, Any]
 """Records of a client's state that changed, by name; None: it has gone."""
 
 
 def changes_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
-    """Return what has changed of a client's state."""
+    """Return the changes of a client's state."""
     gone: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
     return gone | {name: record for name, record in after.items() if before.get(name) is not record}
 
 
 def apply_changes(state: MutableMapping[str, Any], changes: Changes) -> None:
-    """Take up changes in a client's state."""
+    """Apply changes to a client's state."""
     for name, record in changes.items():
         if record is None:
             state.pop(name, None)
@@ -45,7 +44,7 @@ def apply_changes(state: MutableMapping[str, Any], changes: Changes) -> None:
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """What a worker is made of.
+    """The parts from which a worker is made.
 
     Attributes:
         contexts: make its clients'; their device and folder are the same on each machine.
@@ -63,8 +62,8 @@ class WorkerJob:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What became of one message.
+class WorkerAnswer:
+    """The outcome of one message on a worker.
 
     Attributes:
         message: its id.
@@ -83,7 +82,7 @@ class Answer:
 
 @dataclass
 class _Clients:
-    """Clients that were placed here together.
+    """The clients placed on this worker together.
 
     Attributes:
         grid: reaches them, and gives messages names of its own.
@@ -96,18 +95,18 @@ class _Clients:
     reported: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, messages: Sequence[tuple[str, Message]]) -> None:
-        """Take messages, by id."""
+        """Add messages, by id."""
         names = self.grid.push_messages([message for _, message in messages])
         self.asked |= dict(zip(names, messages, strict=True))
 
     def change(self, node: int, changes: Changes) -> None:
-        """Take up what has changed of a client's state."""
+        """Apply a client's changes of state."""
         state = self.grid.context(node).state
         apply_changes(state, changes)
         self.reported[node] = dict(state)
 
     def changes(self, node: int) -> Changes:
-        """Return what has changed of a client's state since the server knew it."""
+        """Return the changes of a client's state since the server knew it."""
         before, state = self.reported.get(node, {}), dict(self.grid.context(node).state)
         self.reported[node] = state
         return changes_between(before, state)
@@ -129,17 +128,19 @@ class EngineWorker:
         """Models that stay, and the ones that were sent."""
 
     def place(self, clients: Sequence[int]) -> None:
-        """Take clients in, with their data."""
+        """Add clients with their data."""
         contexts, config = self._job.contexts, self._job.contexts.plugins.config
-        allowed = Allowed.of(contexts.plugins.packages())
-        task = self._cache.task(config.task_settings(), contexts.data_dir, allowed)
+        task = self._cache.task(config.task_settings(), contexts.data_dir, ALL)
         pool = Pool(task, sorted(clients), pick_device(contexts.device), config.holds_out)
-        here = clients_here(contexts, pool, self._cache, self._job.mode, self._threads, Participant)
+        here = clients_here(contexts, pool, self._cache, self._job.mode, self._threads)
         placed = _Clients(self._stack.enter_context(here)[0])
         self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)
 
     def close(self) -> None:
-        """Put back what the process had before; a process that ends needs none of it."""
+        """Restore the process's state.
+
+        A process that ends needs none of it.
+        """
         self._stack.close()
 
     def answer(
@@ -148,8 +149,8 @@ class EngineWorker:
         wanted: Sequence[str],
         changes: Mapping[int, Changes],
         forgotten: Sequence[Key] = (),
-    ) -> list[Answer]:
-        """Take messages, and answer some.
+    ) -> list[WorkerAnswer]:
+        """Add messages, and answer some.
 
         Args:
             messages: new ones, by id.
@@ -170,7 +171,7 @@ class EngineWorker:
             answers += self._answers(clients, frozenset(wanted))
         return answers
 
-    def _answers(self, clients: _Clients, wanted: frozenset[str]) -> list[Answer]:
+    def _answers(self, clients: _Clients, wanted: frozenset[str]) -> list[WorkerAnswer]:
         left = [name for name, (message_id, _) in clients.asked.items() if message_id in wanted]
         answers = []
         while left:
@@ -180,19 +181,19 @@ class EngineWorker:
                 answers.append(self._answer(clients, *clients.asked.pop(name), reply))
         return answers
 
-    def _answer(self, clients: _Clients, message_id: str, message: Message, reply: Message) -> Answer:
+    def _answer(self, clients: _Clients, message_id: str, message: Message, reply: Message) -> WorkerAnswer:
         changes = clients.changes(message.metadata.dst_node_id)
         if reply.has_error():
-            return Answer(message_id, None, (reply.error.code, reply.error.reason or ""), {}, changes)
+            return WorkerAnswer(message_id, None, (reply.error.code, reply.error.reason or ""), {}, changes)
         if not self._job.keeps or message.metadata.message_type != MessageType.TRAIN:
-            return Answer(message_id, reply.content, (0, ""), {}, changes)
+            return WorkerAnswer(message_id, reply.content, (0, ""), {}, changes)
         sent, replaced = model_of(message.content), {}
         for name, record in reply.content.items():
             if isinstance(record, ArrayRecord):
                 self._models[message_id, name] = record, sent
                 replaced[name] = self._described(name, record, sent)
         content = RecordDict({name: ArrayRecord() if name in replaced else r for name, r in reply.content.items()})
-        return Answer(message_id, content, (0, ""), replaced, changes)
+        return WorkerAnswer(message_id, content, (0, ""), replaced, changes)
 
     def _described(self, name: str, record: ArrayRecord, sent: ArrayRecord) -> KeptModel:
         size = content_size(RecordDict({"": record}))

@@ -2,28 +2,31 @@
 
 The core asks for each strategy's ignition point, the goodwill at which half of the seeds live: three tasks, four
 levels of goodwill each, clients that sit out while the model is no better than their own. Each other behaviour is
-varied alone, on the first task at one level. Levels come from pilots on seeds from 1000 on.
+varied alone, on the first task at one level. ``design.toml`` says what each is.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+from pydantic import Field
 
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.settings.config import ConfigError
+from fedappeal.studies.data_file import Part, in_one_line
 
 SEEDS, OTHER_SEEDS = 20, 10
 """Numbers of seeds: of the core, and of other behaviours and floors. A seed draws people, model and rounds."""
 BASELINE = "fedavg"
 """What all strategies are compared with."""
-DESIGNED = (BASELINE, "maxfl", "fedalign", "adagd", "fedadam", "scaffold", "qfedavg", "term", "mwfed", "fedprox")
-"""The strategies of the fixed design."""
 FREE_ROUNDS, LATE = 30, 10
 """Rounds after the mandatory ones, and the last of them, which are judged."""
+CORE = "appeal"
 
 
-@dataclass(frozen=True)
-class BenchTask:
+class BenchTask(Part):
     """Data, model and local training.
 
     Attributes:
@@ -44,106 +47,37 @@ class BenchTask:
         return self.goodwill[-1]
 
 
-@dataclass(frozen=True)
-class BenchBehaviour:
-    """What clients do with their freedom.
+class BenchBehaviour(Part):
+    """A clients' behaviour of the benchmark.
 
     Attributes:
         title: a line about it.
         policy: the clients' policy.
         settings: further settings.
         source: who describes it; empty: it is a floor, or ceiling, and is run with FedAvg alone.
+        rate: of a floor, the share of rounds in which a client joins.
     """
 
     title: str
     policy: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = Field(default_factory=dict)
     source: str = ""
+    rate: float | None = None
 
 
-_SHARED: Mapping[str, Any] = {
-    "requirement": "solo",
-    "judge-on": "held-out",
-    "adaptation-steps": 0,
-    "goodwill": -1,
-    "on-empty-round": "keep",
-    "evaluate-every": 5,
-    "evaluate-train": False,
-    "solo.steps": 40,
-}
+class _Design(Part):
+    strategies: tuple[str, ...]
+    settings: Mapping[str, Any]
+    tasks: Mapping[str, BenchTask]
+    behaviours: Mapping[str, BenchBehaviour]
 
-TASKS: Mapping[str, BenchTask] = {
-    "chem97": BenchTask(
-        "Chem97, 30 schools with 50 pupils or more: which grade does a pupil get?",
-        {
-            **{"task": "chem97", "model": "logistic", "clients": 30, "min-examples": 50, "batch-size": 32},
-            **{"local-steps": 2, "learning-rate": 0.1, "solo.learning-rate": 0.3},
-        },
-        goodwill=(0, 2, 3, 6),
-        served_at=1.3,
-    ),
-    "digits": BenchTask(
-        "handwritten digits, 20 clients with few kinds each",
-        {
-            **{"task": "digits", "model": "mlp", "clients": 20, "partition": "dirichlet", "dirichlet-alpha": 0.3},
-            **{
-                "min-examples": 20,
-                "batch-size": 16,
-                "local-steps": 5,
-                "learning-rate": 0.1,
-                "solo.learning-rate": 0.1,
-            },
-        },
-        goodwill=(0, 8, 10, 14),
-        served_at=0.3,
-    ),
-    "fmnist": BenchTask(
-        "Fashion-MNIST, 40 clients in 5 clusters of kinds; the labels of 30 % of the clients are flipped",
-        {
-            **{"task": "fmnist", "model": "mlp", "clients": 40, "partition": "dirichlet-clusters", "clusters": 5},
-            **{"dirichlet-alpha": 0.5, "flip-share": 0.3, "flip-on": "both", "max-train-examples": 300},
-            **{"min-examples": 50, "batch-size": 32, "local-steps": 5},
-            **{"learning-rate": 0.05, "solo.learning-rate": 0.05},
-        },
-        goodwill=(0, 10, 15, 25),
-        served_at=0.6,
-    ),
-}
-"""People first. `BenchTask.served_at` was set after one run of FedAvg on each task, in which all clients joined."""
 
-CORE = "appeal"
-BEHAVIOURS: Mapping[str, BenchBehaviour] = {
-    CORE: BenchBehaviour("clients sit out while the model is no better than their own", "appeal", source="MaxFL"),
-    "defect": BenchBehaviour("clients leave for good once the model serves them", "defect", source="ADA-GD"),
-    "burden": BenchBehaviour(
-        "joining has a cost, a loss of 0.05",
-        "appeal+costly",
-        {"costly.cost": 0.05},
-        "Blum et al., One for one, or all for all, ICML 2021: agents keep their own burden low",
-    ),
-    "coalition": BenchBehaviour(
-        "clients leave for good when they are better off alone in two rounds in a row",
-        "appeal+inertia",
-        {"inertia.rounds": 2, "inertia.then": "leave"},
-        "Donahue and Kleinberg, Model-sharing games, AAAI 2021: a coalition is stable if no member gains by leaving",
-    ),
-    "flexible": BenchBehaviour(
-        "clients are away for a while and come back",
-        "appeal+markov",
-        source="Ruan et al., Towards flexible device participation, AISTATS 2021",
-    ),
-    "diurnal": BenchBehaviour(
-        "clients are available by the time of their day",
-        "appeal+diurnal",
-        source="Bonawitz et al., Towards federated learning at scale, MLSys 2019",
-    ),
-    "alone": BenchBehaviour("no client ever joins; each has a model of its own", "always+bernoulli", {}),
-    "random-25": BenchBehaviour("each client joins a quarter of the rounds at random", "always+bernoulli", {}),
-    "random-50": BenchBehaviour("half of them", "always+bernoulli", {}),
-    "random-75": BenchBehaviour("three quarters of them", "always+bernoulli", {}),
-    "everyone": BenchBehaviour("everyone always joins: the oracle of participation", "always"),
-}
-RATES: Mapping[str, float] = {"alone": 0.0, "random-25": 0.25, "random-50": 0.5, "random-75": 0.75, "everyone": 1.0}
+_FILE = Path(__file__).with_name("design.toml")
+with in_one_line(_FILE):
+    _DESIGN = _Design.model_validate(tomllib.loads(_FILE.read_text()))
+DESIGNED, TASKS, BEHAVIOURS = _DESIGN.strategies, _DESIGN.tasks, _DESIGN.behaviours
+"""The strategies, tasks and behaviours of the fixed design."""
+RATES = {name: behaviour.rate for name, behaviour in BEHAVIOURS.items() if behaviour.rate is not None}
 """The floors, by the share of rounds in which a client joins."""
 LEAST = min(filter(None, RATES.values()))
 """The least share of random joining that was run; where no client ever joins, the model is untrained."""
@@ -151,7 +85,7 @@ LEAST = min(filter(None, RATES.values()))
 
 @dataclass(frozen=True)
 class Cell:
-    """One row: a strategy, on a task, under a behaviour, with a number of mandatory rounds."""
+    """A row of the benchmark: strategy, task, behaviour and number of mandatory rounds."""
 
     task: str
     behaviour: str
@@ -163,7 +97,7 @@ class Cell:
 
     @property
     def place(self) -> str:
-        """What strategies are compared in."""
+        """The common setting in which strategies are compared."""
         return f"{self.task}, {self.behaviour} {self.goodwill}"
 
     @classmethod
@@ -181,7 +115,7 @@ class Cell:
 
     @property
     def baseline(self) -> "Cell":
-        """The row that it is compared with."""
+        """The row with which the cell is compared."""
         return replace(self, strategy=BASELINE)
 
     @property
@@ -195,7 +129,7 @@ class Cell:
         task, behaviour = TASKS[self.task], BEHAVIOURS[self.behaviour]
         rounds = {"mandatory-rounds": self.goodwill, "rounds": self.goodwill + FREE_ROUNDS}
         chosen = {"strategy": self.strategy, "participation": behaviour.policy, **behaviour.settings}
-        return {**_SHARED, **task.settings, **rounds, **chosen, **self._own(task)}
+        return {**_DESIGN.settings, **task.settings, **rounds, **chosen, **self._own(task)}
 
     def _own(self, task: BenchTask) -> dict[str, Any]:
         """Return the settings that papers tie to the clients' behaviour."""

@@ -18,7 +18,7 @@ HALF = 0.5
 
 @dataclass(frozen=True)
 class Level:
-    """What became of a strategy's runs at one level of goodwill.
+    """The outcome of a strategy's runs at one level of goodwill.
 
     Attributes:
         goodwill: number of mandatory rounds.
@@ -36,7 +36,10 @@ class Level:
 
 
 def survival(results: BenchResults, task: str, strategy: str) -> tuple[Level, ...]:
-    """Return the levels of a strategy on a task; empty where one was not run, or a run does not tell who joins."""
+    """Return a strategy's survival by level of goodwill; empty if a run lacks it.
+
+    A run that ended in a mandatory round does not tell who joins.
+    """
     from scipy import stats
 
     levels, rows = [], results.cells()
@@ -52,7 +55,9 @@ def survival(results: BenchResults, task: str, strategy: str) -> tuple[Level, ..
 
 
 def ignition(levels: tuple[Level, ...]) -> str:
-    """Return the lowest level at which half of the seeds live, with its 95 % interval, such as ``3 [2, 6]``.
+    """Return the lowest level with half the seeds alive, such as ``3 [2, 6]``.
+
+    With its 95 % interval.
 
     ``>6`` stands for a point beyond the levels: the curve is censored there.
     """
@@ -71,7 +76,9 @@ def ignition(levels: tuple[Level, ...]) -> str:
 
 
 def draw(curves: dict[tuple[str, str], tuple[Level, ...]], stem: Path) -> None:
-    """Draw survival curves: a row of panels a task, a column a strategy, FedAvg's curve in grey in each.
+    """Draw survival curves: a row a task, a column a strategy.
+
+    FedAvg's curve is in each, in grey.
 
     Args:
         curves: the levels by task and strategy.

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.studies.bench.design import BEHAVIOURS, OTHER_SEEDS, TASKS, Cell, cells
+from fedappeal.studies.bench.design import BEHAVIOURS, LATE, OTHER_SEEDS, TASKS, Cell, cells
 from fedappeal.studies.results import Row, StudyResults
 from fedappeal.views.comparison.measures import Lines, Measure, continued, kept, late, stayed, training_megabytes
 
@@ -18,7 +18,7 @@ Reading = Callable[[Lines], float | None]
 
 
 class BenchResults(StudyResults):
-    """All runs of a benchmark; a row is named by its cell, and its settings are what the runs were given.
+    """All runs of a benchmark, by cell, with the settings they were given.
 
     Attributes:
         sources: of strategies of other packages, the first 16 hex digits of the SHA-256 of their files, by name.
@@ -36,7 +36,7 @@ class BenchResults(StudyResults):
         return self
 
     def whole(self, cell: Cell) -> bool:
-        """Whether a row has enough seeds to be shown: ten, or all where fewer were asked for."""
+        """Whether a row has enough seeds to show: ten, or all asked for."""
         return not self.lacking(str(cell), min(self.seeds, OTHER_SEEDS))
 
     def cells(self) -> dict[Cell, Row]:
@@ -44,7 +44,7 @@ class BenchResults(StudyResults):
         return {cell: row for row in self.rows if self.whole(cell := Cell.named(row.name))}
 
     def measures_of(self, task: str) -> tuple[Measure, ...]:
-        """Return what was read off each run of a task."""
+        """Return the measures of a task's runs."""
         return measures(task, Metric.of_record(dict(self.metrics[task])))
 
     def numbers(self, cell: Cell, key: str) -> dict[int, float]:
@@ -54,19 +54,19 @@ class BenchResults(StudyResults):
         return {seed: number for seed, number in values if number is not None}
 
     def with_rows(self, new: "BenchResults") -> "BenchResults":
-        """Return these results with new runs of the same design: the design's rows first, in its order."""
+        """Return the results with new runs of the same design, in its order."""
         names = [*map(str, cells()), *self.settings, *self.skipped, *new.settings, *new.skipped]
         commands = dict.fromkeys([*self.command.splitlines(), new.command])
         return self.joined(new, names, command="\n".join(commands), sources={**self.sources, **new.sources})
 
     @classmethod
     def of_file(cls, path: Path) -> "BenchResults":
-        """Return what a file holds; raise a one-line `ConfigError` as `StudyResults.read`."""
+        """Return a file's results; raise a one-line `ConfigError` as `StudyResults.read`."""
         return cls.read(path, NAME)
 
 
 def measures(task: str, metric: Metric, rounds: int = 0) -> tuple[Measure, ...]:
-    """Return what is read off each run of a task, over its last free rounds.
+    """Return the measures of a task's runs, over their last free rounds.
 
     Regret is the mean over all clients of what one gives up by taking the shared model where its own serves it
     better, in the task's metric: with individual rationality (Donahue and Kleinberg, AAAI 2021) it would be 0.
@@ -83,15 +83,18 @@ def measures(task: str, metric: Metric, rounds: int = 0) -> tuple[Measure, ...]:
     def at_end(of: Reading) -> Reading:
         return lambda lines: of(continued(lines, rounds))
 
-    score, preferred, worst = (at_end(late(f"{of}{column}")) for of in ("", "preferred_", "worst_decile_"))
+    score, preferred, worst = (at_end(late(f"{of}{column}", LATE)) for of in ("", "preferred_", "worst_decile_"))
 
     def regret(lines: Lines) -> float | None:
         shared, chosen = score(lines), preferred(lines)
         return None if shared is None or chosen is None else (chosen - shared) * (1 if better == "higher" else -1)
 
     def joined(lines: Lines) -> float | None:
-        """Return the share that joined; a run that ended in a mandatory round does not tell."""
-        return None if lines and lines[-1].get("mandatory") else at_end(kept(clients))(lines)
+        """Return the share that joined; None for a run ended in a mandatory round.
+
+        Such a run does not tell.
+        """
+        return None if lines and lines[-1].get("mandatory") else at_end(kept(clients, LATE))(lines)
 
     return (
         Measure("kept", "joined %", joined, percent=True, digits=0),

@@ -31,7 +31,7 @@ SAME = 0.01
 
 @dataclass(frozen=True)
 class Selection:
-    """Which part of the design is run.
+    """The part of the design that is run.
 
     Attributes:
         tasks: names; empty: the design's.
@@ -82,7 +82,7 @@ class Selection:
 
 
 def missing(rows: Sequence[Cell], present: BenchResults, seeds: int) -> tuple[Cell, ...]:
-    """Return those of the rows that results lack, or have not all seeds of.
+    """Return the rows without all their seeds in the results.
 
     Args:
         rows: what is asked for.
@@ -101,7 +101,7 @@ def missing(rows: Sequence[Cell], present: BenchResults, seeds: int) -> tuple[Ce
 
 
 def do_runs(selection: Selection, out: Path, machine: Machine, console: Console, redo: bool = False) -> BenchResults:
-    """Do the runs that are missing; return what came out of all, the known ones included.
+    """Run what is missing; return the results of all runs, known ones included.
 
     Raises:
         ConfigError: an unknown name, no task that can be run here, known results that do not fit, a run that was
@@ -155,7 +155,7 @@ def source_of(strategy: str) -> str:
 
 
 def run_again(results: BenchResults, strategy: str, machine: Machine, console: Console) -> list[tuple[str, ...]]:
-    """Run the first seed of two rows of a strategy again, in a folder of their own.
+    """Run two rows' first seed again, in a folder of their own.
 
     Args:
         results: this machine's, or another's.
@@ -176,13 +176,19 @@ def run_again(results: BenchResults, strategy: str, machine: Machine, console: C
         raise ConfigError(
             f"again: the file of {strategy} has the checksum {here}, in these results {theirs or 'none'}"
         )
+    return repeat_rows(results, list(dict.fromkeys((present[0], present[-1]))), machine, console)
+
+
+def repeat_rows(
+    results: BenchResults, rows: Sequence[Cell], machine: Machine, console: Console
+) -> list[tuple[str, ...]]:
+    """Run the first seed of some rows again; return the same as `run_again`."""
     lines: list[tuple[str, ...]] = []
-    rows = tuple(dict.fromkeys((present[0], present[-1])))
     with TemporaryDirectory() as folder:
-        repeated = do_runs(Selection(seeds=1, rows=rows), Path(folder), machine, console)
+        here = do_runs(Selection(seeds=1, rows=rows), Path(folder), machine, console)
     for cell in rows:
         for measure in results.measures_of(cell.task):
-            theirs_and_ours = [of.numbers(cell, measure.key).get(0) for of in (results, repeated)]
+            theirs_and_ours = [of.numbers(cell, measure.key).get(0) for of in (results, here)]
             earlier, new = (math.nan if number is None else number for number in theirs_and_ours)
             same = theirs_and_ours[0] == theirs_and_ours[1] or math.isclose(earlier, new, rel_tol=SAME, abs_tol=1e-6)
             lines.append((str(cell), measure.title, f"{earlier:.4g}", f"{new:.4g}", "" if same else "differs"))

@@ -49,7 +49,10 @@ def read_batch(path: Path, count: int) -> tuple[Pixels, Labels]:
 
 
 class _Plain(pickle.Unpickler):
-    """Unpickler for arrays, lists and text only: any pickle may hold a program."""
+    """An unpickler of arrays, lists and text only.
+
+    Any pickle may hold a program.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file, encoding="latin1")

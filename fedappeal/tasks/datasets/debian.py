@@ -39,7 +39,7 @@ _FIELDS = frozenset({b"Package", b"Source", b"Maintainer", b"Section", b"Descrip
 
 
 class Package(NamedTuple):
-    """A package: the address of its maintainer, its section and the first line of its description."""
+    """A package: maintainer's address, section, and the description's first line."""
 
     maintainer: str
     section: str
@@ -79,7 +79,7 @@ def read_packages(data_dir: Path | None) -> list[Package]:
 
 @contextmanager
 def _opened(data_dir: Path | None) -> Iterator[tuple[IO[bytes], str]]:
-    """Open the list, and say what it is called.
+    """Open the list, and yield it with its name.
 
     Raises:
         ConfigError: there is none.
@@ -129,12 +129,17 @@ _WORD = re.compile(r"[a-z0-9]+(?:[+#.-]+[a-z0-9+#]*)*")
 
 
 def words(text: str) -> list[str]:
-    """Return a text's lower-case words of a-z and 0-9, in which ``+ # . -`` may follow: ``c++``, ``x.org``."""
+    """Return a text's words of a-z and 0-9, lower-case.
+
+    In them ``+ # . -`` may follow: ``c++``, ``x.org``.
+    """
     return _WORD.findall(text.lower())
 
 
-def hashed(texts: Sequence[str], features: int) -> Features:
-    """Return a row a text: entry ``CRC-32(word) mod features`` is 1 for each word, the others are 0.
+def hash_words(texts: Sequence[str], features: int) -> Features:
+    """Return binary bags of words by feature hashing, a row a text.
+
+    Entry ``CRC-32(word) mod features`` is 1 for each word.
 
     CRC-32 (that of zlib, of the word in ASCII) is the same on every machine and in every version. Words that share an
     entry are not told apart; a text without a word is all zeros.
@@ -183,7 +188,7 @@ def _examples_by_person(data_dir: Path | None) -> Mapping[str, tuple[Features, L
             by_maintainer.setdefault(package.maintainer, []).append(package)
     examples = {}
     for maintainer, packages in by_maintainer.items():
-        rows = hashed([package.synopsis for package in packages], FEATURES)
+        rows = hash_words([package.synopsis for package in packages], FEATURES)
         first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
         examples[maintainer] = rows[first], np.array([number[packages[k].section] for k in first], dtype=np.int64)
     return examples

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.data.data_size import check_size
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Labels, Pixels
 from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
@@ -36,23 +37,38 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         OSError: it cannot be read.
     """
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(4)
+            sizes = file.read(4 * head[3]) if len(head) == 4 else b""
+            if head[:3] != bytes((0, 0, _UNSIGNED_BYTE)) or len(head) < 4 or len(sizes) < 4 * head[3]:
+                raise ValueError(f"{path} is not an idx file of unsigned bytes")
+            shape = tuple(int(size) for size in np.frombuffer(sizes, dtype=">u4"))
+            data = file.read(_bounded(path, math.prod(shape)) + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not a whole gzip file: {error}") from None
-    if len(data) < 4 or len(data) < 4 + 4 * data[3] or data[:2] != b"\0\0" or data[2] != _UNSIGNED_BYTE:
-        raise ValueError(f"{path} is not an idx file of unsigned bytes")
-    start = 4 + 4 * data[3]
-    shape = tuple(int(size) for size in np.frombuffer(data[4:start], dtype=">u4"))
-    if len(data) - start != math.prod(shape):
-        raise ValueError(f"{path} should hold {shape} bytes after its header of {start}; it holds {len(data)} in all")
-    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+    if len(data) != math.prod(shape):
+        start = len(head) + len(sizes)
+        more = " or more" if len(data) > math.prod(shape) else ""
+        raise ValueError(
+            f"{path} should hold {shape} bytes after its header of {start}; it holds {start + len(data)}{more} in all"
+        )
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+def _bounded(path: Path, size: int) -> int:
+    """Return a size if data may have it in memory, else raise ValueError."""
+    try:
+        check_size(size, "its values")
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    return size
 
 
 SIDE = 28
 
 
 @dataclass(frozen=True)
-class Part:
+class IdxPart:
     """One part of a data set: ``PREFIX-images-idx3-ubyte``, ``PREFIX-labels-idx1-ubyte``, and their length."""
 
     prefix: str
@@ -69,13 +85,13 @@ class Part:
         return f"{self.prefix}-labels-idx1-ubyte"
 
 
-def names(parts: tuple[Part, ...]) -> tuple[str, ...]:
+def names(parts: tuple[IdxPart, ...]) -> tuple[str, ...]:
     """Return the names of all files."""
     return tuple(name for part in parts for name in (part.images, part.labels))
 
 
 @cache
-def pooled(files: DataFiles, parts: tuple[Part, ...], num_classes: int, folder: Path) -> tuple[Pixels, Labels]:
+def read_pool(files: DataFiles, parts: tuple[IdxPart, ...], num_classes: int, folder: Path) -> tuple[Pixels, Labels]:
     """Return a folder's images ``(n, 1, 28, 28)`` and labels ``(n,)``, read once a process.
 
     The parts follow one another. A part must hold exactly as many images as it says: clients that share out files of
@@ -130,7 +146,7 @@ class IdxTask(PartitionedTask):
     scale = 255.0
     default_model = "mlp"
     files: DataFiles
-    parts: tuple[Part, ...]
+    parts: tuple[IdxPart, ...]
 
     def check_data(self) -> None:
         """Find the files, or download them."""
@@ -138,17 +154,17 @@ class IdxTask(PartitionedTask):
 
     def read(self) -> tuple[Pixels, Labels]:
         """Return all images and labels; read once a process."""
-        return pooled(self.files, self.parts, self.num_classes, self._folder)
+        return read_pool(self.files, self.parts, self.num_classes, self._folder)
 
     @cached_property
     def _folder(self) -> Path:
-        """Where the files are: each client's data are read from there."""
+        """The folder of the files from which each client's data are read."""
         return self.files.find_or_download(self.data_dir).resolve()
 
 
 DEBIAN_DIR = Path("/usr/share/datasets/fashion-mnist")
 
-_PARTS = (Part("train", 60_000), Part("t10k", 10_000))
+_PARTS = (IdxPart("train", 60_000), IdxPart("t10k", 10_000))
 
 
 class FashionMNIST(IdxTask):
@@ -174,9 +190,9 @@ class FashionMNIST(IdxTask):
     )
 
 
-def parts_of(split: str, train: int, test: int) -> tuple[Part, ...]:
+def parts_of(split: str, train: int, test: int) -> tuple[IdxPart, ...]:
     """Return the parts of one split, by torchvision's name of it."""
-    return Part(f"emnist-{split}-train", train), Part(f"emnist-{split}-test", test)
+    return IdxPart(f"emnist-{split}-train", train), IdxPart(f"emnist-{split}-test", test)
 
 
 def _files(task: str, split: str) -> DataFiles:

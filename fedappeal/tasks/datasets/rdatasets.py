@@ -44,7 +44,7 @@ def columns(task: str, name: str, numbers: tuple[str, ...], texts: tuple[str, ..
         raise ConfigError(f"task = {task!r} cannot read {path}: {reason}") from None
 
 
-def grouped(owners: NDArray[Any], x: Features, y: Labels) -> Mapping[str, tuple[Features, Labels]]:
+def rows_by_owner(owners: NDArray[Any], x: Features, y: Labels) -> Mapping[str, tuple[Features, Labels]]:
     """Return the rows of each owner, in their order.
 
     Args:
@@ -112,7 +112,7 @@ def _ratings() -> Mapping[str, tuple[Features, Labels]]:
     flags = np.array([[genre in str(kind).split("|") for genre in GENRES] for kind in kinds], dtype=np.float32)
     year = np.nan_to_num((data["year"] - 1990.0) / 15.0)
     x = np.column_stack([flags[kind_of], year]).astype(np.float32)
-    return grouped(data["userId"], x, (data["rating"] >= LIKED).astype(np.int64))
+    return rows_by_owner(data["userId"], x, (data["rating"] >= LIKED).astype(np.int64))
 
 
 POINTS = (0, 2, 4, 6, 8, 10)
@@ -148,4 +148,4 @@ def _pupils() -> Mapping[str, tuple[Features, Labels]]:
         raise ConfigError(f"task = 'chem97' found a score that is none of {', '.join(map(str, POINTS))}")
     gcse = (data["gcsescore"] - 6.29) / 0.87
     x = np.column_stack([gcse, gcse**2, data["gender"] == "F", data["age"] / 3.5]).astype(np.float32)
-    return grouped(data["school"], x, (data["score"] / 2).astype(np.int64))
+    return rows_by_owner(data["school"], x, (data["score"] / 2).astype(np.int64))

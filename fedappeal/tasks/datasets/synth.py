@@ -19,6 +19,7 @@ SYNTH(alpha, beta) client of its own.
 All of it is a pure function of the settings and the data's seed.
 """
 
+import math
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -29,13 +30,15 @@ from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative
 from fedappeal.tasks.examples import Features, Labels
-from fedappeal.tasks.labelled import NaturalTask
+from fedappeal.tasks.labelled import LOADED, NaturalTask
 from fedappeal.tasks.partitions.assign import fewest_examples, total_clients
 
 FEATURES = 60
 CLASSES = 10
 FEWEST = 50
 """Examples of a client besides the lognormal draw."""
+MEAN = FEWEST + round(math.exp(4.0 + 2.0**2 / 2))
+"""Mean examples of a client."""
 
 _DEVIATIONS = np.arange(1, FEATURES + 1) ** -0.6
 """Square roots of diag(j^-1.2)."""
@@ -116,8 +119,22 @@ class Synth(NaturalTask):
         return data
 
     def size_of(self, client: int) -> int | None:
-        """Return how many examples a client has; None where some are noisy, and hold others' kind of data."""
+        """Return a client's number of examples; None if some clients are noisy.
+
+        Noisy clients hold others' kind of data.
+        """
         return self.size(client) if self._each_alone else None
+
+    def data_bytes(self, client: int) -> int:
+        """Return the estimated bytes of a client's examples.
+
+        Where some are noisy, of all clients'.
+        """
+        an_example = LOADED * (4 * FEATURES + 8)
+        if self._each_alone:
+            return an_example * self.size(client)
+        each, total = self.own.examples or MEAN, total_clients(self.settings)
+        return total * (an_example * each + 8 * (FEATURES + 1) * (CLASSES + 1))
 
     def read_client(self, client: int) -> tuple[Features, Labels]:
         """Draw one client's examples; where some are noisy, all clients' at once.

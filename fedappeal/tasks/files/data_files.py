@@ -28,7 +28,7 @@ def environment_data_dir() -> Path | None:
 
 
 def by_torchvision(name: str, *arguments: str) -> Callable[[str], object]:
-    """Return what downloads a data set of torchvision's into a given folder."""
+    """Return the function that downloads a torchvision data set into a folder."""
 
     def fetch(root: str) -> object:
         from torchvision import datasets

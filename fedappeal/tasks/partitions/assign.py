@@ -32,9 +32,11 @@ from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.system.files import read_safetensors, write_safetensors
 from fedappeal.system.packages import require
+from fedappeal.system.plain_files import open_lock
 from fedappeal.system.versions import FEDAPPEAL, version_of
 from fedappeal.tasks.examples import Labels, Rows
 
+_LOCK = ".lock"
 DIRICHLET_ATTEMPTS = 4
 """Starts of Flower's partitioner, which draws up to 11 times until every client holds `min-examples`."""
 
@@ -77,7 +79,10 @@ def assign(settings: TaskSettings, labels: Labels, num_classes: int) -> list[Row
 
 
 def _clusters(settings: TaskSettings, order: Rows, labels: Labels, num_classes: int) -> list[Rows]:
-    """Deal the data to clusters, by groups of labels or by Dirichlet draws, then to each cluster's clients."""
+    """Return the clients' rows, dealt to clusters first, then within each.
+
+    By groups of labels or by Dirichlet draws.
+    """
     total, fewest = total_clients(settings), fewest_examples(settings)
     by_labels = partition_of(settings) == "clusters"
     clusters = np.arange(total) % settings.clusters
@@ -200,14 +205,16 @@ def _read(path: Path) -> list[Rows] | None:
 
 @contextmanager
 def _waiting_for_others(path: Path) -> Iterator[None]:
-    """Lock the cache's folder where its file system can.
+    """Lock the cache where its file system can.
+
+    By a file that no other user can open.
 
     So one of the clients that start together draws, and the others wait.
     """
     lock = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path.parent, os.O_RDONLY)
+        lock = open_lock(path.with_name(_LOCK))
         fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError:
         pass
@@ -240,7 +247,7 @@ _NEEDED = ("partitions need flwr-datasets", "data", "flwr_datasets")
 
 
 def check(settings: TaskSettings, num_examples: int, num_classes: int) -> None:
-    """Check what can be known of a partition without reading the data.
+    """Check a partition as far as possible without the data.
 
     Args:
         settings: the partition's settings.
@@ -307,7 +314,7 @@ def check_client(settings: TaskSettings, client: int) -> None:
 
 
 def partition_of(settings: TaskSettings) -> str:
-    """Return how the data set is dealt out: the setting, or what ``auto`` stands for."""
+    """Return the data set's partition, with ``auto`` resolved."""
     return AUTO_PARTITION if settings.partition == "auto" else settings.partition
 
 
@@ -350,12 +357,12 @@ def split(settings: TaskSettings, client: int | str, rows: Rows) -> tuple[Rows, 
 
 
 def sizes(settings: TaskSettings, rows: int) -> tuple[int, int]:
-    """Return how many of a client's rows `split` gives to train and test."""
+    """Return the numbers of a client's train and test rows by `split`."""
     cut = min(max(round(settings.train_share * rows), 1), rows - 1)
     return min(cut, settings.max_train_examples or cut), rows - cut
 
 
-def flipped(settings: TaskSettings) -> frozenset[int]:
+def flipped_clients(settings: TaskSettings) -> frozenset[int]:
     """Return the clients with flipped labels: ``flip-share`` of the seen and of the unseen."""
     chosen: set[int] = set()
     groups = (("flip-seen", 0, settings.clients), ("flip-unseen", settings.clients, settings.unseen_clients))
@@ -367,7 +374,9 @@ def flipped(settings: TaskSettings) -> frozenset[int]:
 
 
 def draw_users(settings: TaskSettings, counts: Mapping[str, int], what: str, who: str = "users") -> list[str]:
-    """Return one user a client, drawn from the data seed among the users with enough examples.
+    """Return one drawn user a client, among those with enough examples.
+
+    Drawn from the data seed.
 
     Args:
         settings: how many clients there are, and how many examples are enough.

@@ -43,17 +43,19 @@ class Curve:
     def of(cls, group: Group, place: int, column: Column, most: int = 0) -> "Curve":
         """Return a column's curve of a group; ``most``: points, 0: all."""
         values = by_round([(run.seed, run.lines) for run in group.runs], column.value)
-        every = [(number, Interval.of(seeds)) for number, seeds in values.items()]
-        points = dict(every[place] for place in thinned([interval.mean for _, interval in every], most))
-        lowest, highest = (0.0, 1.0) if column.is_share else (-math.inf, math.inf)
+        every = [(number, Interval.of(seeds, column.is_share)) for number, seeds in values.items()]
+        points = dict(every[place] for place in thin_indices([interval.mean for _, interval in every], most))
         intervals, scale = points.values(), column.scale
-        low = [None if interval.low is None else scale * max(interval.low, lowest) for interval in intervals]
-        high = [None if interval.high is None else scale * min(interval.high, highest) for interval in intervals]
+        low = [None if interval.low is None else scale * interval.low for interval in intervals]
+        high = [None if interval.high is None else scale * interval.high for interval in intervals]
         return cls(group.label, place, list(points), [scale * interval.mean for interval in intervals], low, high)
 
 
 def panels(comparison: Comparison, view: str, most: int = 0) -> list[tuple[Column, list[Curve]]]:
-    """Return each column of a view with the curves of the groups; arguments as in `Curve.of`."""
+    """Return a view's columns, each with the groups' curves.
+
+    Arguments as in `Curve.of`.
+    """
     return [
         (column, [Curve.of(group, place, column, most) for place, group in enumerate(comparison.groups)])
         for column in shown_in(view, comparison.metric)
@@ -80,8 +82,10 @@ def by_round(histories: Iterable[tuple[int, Lines]], of: Callable[[Line], float 
     return {number: [fmean(numbers) for numbers in seeds.values()] for number, seeds in sorted(values.items())}
 
 
-def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Return the places of at most ``most`` values, 0: all; a curve through them has every spike.
+def thin_indices(values: Sequence[float], most: int) -> list[int]:
+    """Return the indices of at most ``most`` values that keep every spike.
+
+    0: all.
 
     Of each of equally long stretches the lowest and the highest value stay, and the first and the last of all.
     """
@@ -100,7 +104,7 @@ _LEGEND = 110
 """Characters of the legend's lines."""
 _LINE = 0.24
 """Height of one of them, in inches."""
-BAND = "lines: mean over seeds; bands: 95 % interval (Student's t)"
+BAND = "lines: mean over seeds; bands: 95 % interval (Student's t; of shares Wilson's)"
 
 
 def check_picture(path: Path) -> None:

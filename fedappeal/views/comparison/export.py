@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from fedappeal.protocol.foreign_text import as_cell, as_markdown
 from fedappeal.system.packages import require
 from fedappeal.views.comparison.result import Comparison, RunLike, compare_runs, read_runs
-from fedappeal.views.comparison.table import Table, comparison_tables
+from fedappeal.views.comparison.table import TextTable, comparison_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,9 @@ COLUMNS = ("task", "group", "measure", *_INTERVAL, "n", *_DIFFERENCE, *_PAIRS)
 """Of the rows; shares are numbers from 0 to 1, as in a history."""
 
 
-def compare(runs: RunLike | Iterable[RunLike], *, baseline: str = "", each_run: bool = False) -> "pd.DataFrame":
+def compare(
+    runs: RunLike | Iterable[RunLike], *, baseline: str = "", each_run: bool = False, measures: Iterable[str] = ()
+) -> "pd.DataFrame":
     """Return a row for each group of runs and measure; needs the extra ``frames``.
 
     Runs that differ in their seeds alone are a group, named by the settings in which it differs from others.
@@ -34,21 +37,24 @@ def compare(runs: RunLike | Iterable[RunLike], *, baseline: str = "", each_run: 
         baseline: the group from which the differences are, by its name, its settings (``strategy=fedavg``) or their
             values (``fedavg``); empty: FedAvg's of each task, else its first.
         each_run: make each run a group of its own, named by its folder.
+        measures: those that are compared, ``("accuracy", "served")``, in their order; empty: all. Where all runs have
+            as many rounds, ``rounds`` is none of them.
 
     Returns:
         ``task``, ``group``, ``measure``; ``mean``, ``low`` and ``high`` of its 95 % interval, ``n`` seeds;
         ``difference`` from the baseline over the ``pairs`` seeds that both have, ``difference_low``,
-        ``difference_high``, ``wins`` (seeds for which the group is better) and ``verdict`` (``level`` where the
-        interval holds 0). Shares are numbers from 0 to 1. ``attrs["notes"]`` names what is odd about the runs.
+        ``difference_high``, ``wins`` (seeds for which the group is better) and ``verdict`` (``undecided``
+        where the interval holds 0). Shares are numbers from 0 to 1. ``attrs["notes"]`` names what is odd about
+        the runs.
 
     Warns:
         UserWarning: a run is not finished, so that all were compared after an earlier round.
 
     Raises:
-        ConfigError: a folder without a run, an unknown baseline, or pandas is not installed.
+        ConfigError: a folder without a run, an unknown baseline or measure, or pandas is not installed.
     """
     read, empty = read_runs(runs)
-    comparisons = compare_runs(read, baseline, each_run)
+    comparisons = compare_runs(read, baseline, each_run, tuple(measures))
     frame = frame_of(comparisons)
     if empty:
         frame.attrs["notes"].append(left_out(empty))
@@ -64,7 +70,10 @@ def left_out(names: Iterable[str]) -> str:
 
 
 def rows_of(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return a row for each group and measure, by `COLUMNS`; None for missing numbers."""
+    """Return a row for each group and measure, by `COLUMNS`.
+
+    None in place of missing numbers.
+    """
     rows = []
     for result in (result for comparison in comparisons for result in comparison.results):
         mean, difference = result.interval, result.difference
@@ -102,19 +111,37 @@ def text_of(comparisons: Sequence[Comparison], form: Format) -> str:
         written = io.StringIO()
         lines = csv.DictWriter(written, COLUMNS, lineterminator="\n")
         lines.writeheader()
-        lines.writerows(rows_of(comparisons))
+        lines.writerows({key: as_cell(value) for key, value in row.items()} for row in rows_of(comparisons))
         return written.getvalue()
     if form == "json":
         return json.dumps(rows_of(comparisons), indent=1) + "\n"
     tables = comparison_tables(comparisons)
     if form == "markdown":
-        return "\n".join(f"**{table.title}**\n\n{table.markdown()}\n" for table in tables)
+        return "\n".join(f"**{as_markdown(table.title)}**\n\n{_foreign(table).markdown()}\n" for table in tables)
     return "\n".join(map(_latex, tables))
 
 
-def _latex(table: Table) -> str:
+def _foreign(table: TextTable) -> TextTable:
+    """Return a table whose texts are escaped for Markdown.
+
+    A run's folder's names are among them.
+    """
+    return TextTable(table.title, _shown(table.header), tuple(map(_shown, table.rows)))
+
+
+def _shown(cells: Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(as_markdown, cells))
+
+
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+
+
+def _latex(table: TextTable) -> str:
     frame = pandas().DataFrame(list(table.rows), columns=list(table.header))
-    caption = table.title.replace("%", r"\%").replace("_", r"\_")
+    caption = table.title.translate(_LATEX)
     columns = "l" + "r" * (len(table.header) - 1)
     text: str = frame.to_latex(index=False, escape=True, column_format=columns, caption=caption)
     return text.replace("±", r"$\pm$")

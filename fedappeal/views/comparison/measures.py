@@ -65,7 +65,7 @@ def new_panels(
 
 
 def save(figure: Figure, stem: Path) -> None:
-    """Write ``stem.png`` and ``stem.svg``; a figure drawn again from the same numbers gives the same files."""
+    """Write ``stem.png`` and ``stem.svg``, the same for the same numbers."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     for ending in (".png", ".svg"):
         stem.with_name(stem.name + ending).write_bytes(picture_bytes(figure, ending))
@@ -100,6 +100,12 @@ LATE = 20
 """Rounds at the end of a run over which a measure is averaged: the last round alone is noisy."""
 
 
+ROUNDS = "rounds"
+"""Key of the number of rounds."""
+JOINED = ("joined", "joined-late")
+"""Keys of the share of clients that join."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """One number of a run, a column of the table.
@@ -112,6 +118,7 @@ class Measure:
         better: which way is better; empty: neither.
         digits: digits after the point.
         beside: key of the measure that it averages, compared with the same number of the paper.
+        is_share: whether it lies between 0 and 1.
     """
 
     key: str
@@ -121,15 +128,16 @@ class Measure:
     better: Better = "higher"
     digits: int = 2
     beside: str = ""
+    is_share: bool = False
 
     @property
     def scale(self) -> float:
-        """What makes the number one of the unit in which it is shown: per cent for a share."""
+        """The factor from a number to its shown unit: 100 for a share."""
         return 100.0 if self.percent else 1.0
 
     @property
     def least(self) -> float:
-        """What is rounded to 0 where it is shown is smaller than this."""
+        """The bound below which a number is shown as 0."""
         return 0.5 * 10.0**-self.digits / self.scale
 
     def number(self, lines: Lines) -> float | None:
@@ -142,7 +150,10 @@ P = ParamSpec("P")
 
 
 def reading(read: Callable[Concatenate[Lines, P], float | None]) -> Callable[P, Reading]:
-    """Let a function of the lines be called with its other arguments alone, ``last("loss")``, for a reading."""
+    """Return a function of lines as a maker of readings, ``last("loss")``.
+
+    It is called with its other arguments alone.
+    """
     return lambda *args, **keywords: lambda lines: read(lines, *args, **keywords)
 
 
@@ -153,7 +164,7 @@ def unmeasured(line: Line) -> bool:
 
 @reading
 def last(lines: Lines, key: str) -> float | None:
-    """Return the last value recorded; None where no client could measure a later model."""
+    """Return the last recorded value; None if clients could not measure later models."""
     for line in reversed(lines):
         if line.get(key) is not None:
             return float(line[key])
@@ -163,7 +174,7 @@ def last(lines: Lines, key: str) -> float | None:
 
 
 @reading
-def late(lines: Lines, key: str, rounds: int = LATE) -> float | None:
+def late(lines: Lines, key: str, rounds: int) -> float | None:
     """Return the mean over the evaluated ones of the last ``rounds`` rounds.
 
     None where no client could measure one of them: the other rounds would not speak for it.
@@ -202,31 +213,6 @@ def joined_share(lines: Lines, rounds: int = 0, after: int = 0) -> float | None:
     return sum(int(line["joined"]) for line in chosen) / asked if asked else None
 
 
-def both(key: str, title: str, name: str, percent: bool = False) -> tuple[Measure, Measure]:
-    """Return two measures of one value: of the last round, as papers report it, and over the last `LATE` rounds.
-
-    Args:
-        key: name of the first; the other's is ``key-late``.
-        title: its heading.
-        name: in the history.
-        percent: as in `Measure`.
-    """
-    return (
-        Measure(key, title, last(name), percent),
-        Measure(f"{key}-late", f"{title}, last {LATE} rounds", late(name), percent, beside=key),
-    )
-
-
-GM_APPEAL, GM_APPEAL_LATE = both("gm-appeal", "GM-Appeal", "gm_appeal")
-ACCURACY, ACCURACY_LATE = both("accuracy", "accuracy %", "accuracy", True)
-PREFERRED, PREFERRED_LATE = both("preferred", "preferred-model accuracy %", "preferred_accuracy", True)
-UNSEEN_GM_APPEAL, UNSEEN_GM_APPEAL_LATE = both("unseen-gm-appeal", "unseen: GM-Appeal", "unseen_gm_appeal")
-UNSEEN_ACCURACY, UNSEEN_ACCURACY_LATE = both("unseen-accuracy", "unseen: accuracy %", "unseen_accuracy", True)
-UNSEEN_PREFERRED, UNSEEN_PREFERRED_LATE = both(
-    "unseen-preferred", "unseen: preferred-model accuracy %", "unseen_preferred_accuracy", True
-)
-
-
 def run_measures(metric: Metric = BY_ACCURACY, averaged: bool = True) -> tuple[Measure, ...]:
     """Return the measures by which runs are compared; not every run has all.
 
@@ -234,10 +220,12 @@ def run_measures(metric: Metric = BY_ACCURACY, averaged: bool = True) -> tuple[M
         metric: the task's primary metric.
         averaged: whether measures over the last `LATE` rounds are among them: runs of no more rounds need none.
     """
-    measures = [Measure("rounds", "rounds", last("round"), better="", digits=0)]
+    measures = [Measure(ROUNDS, "rounds", last("round"), better="", digits=0)]
 
     def add(name: str, title: str, column: Column, of: Reading, at_end: Any = None) -> None:
-        measure = Measure(name, title, of, column.unit == PERCENT, column.better, column.decimals)
+        measure = Measure(
+            name, title, of, column.unit == PERCENT, column.better, column.decimals, is_share=column.is_share
+        )
         measures.append(measure)
         if averaged and at_end is not None:
             measures.append(replace(measure, key=f"{name}-late", title=f"{title}, last {LATE} rounds", of=at_end))
@@ -247,7 +235,7 @@ def run_measures(metric: Metric = BY_ACCURACY, averaged: bool = True) -> tuple[M
         for column in columns:
             if column.averaged == MEAN:
                 name = prefix + column.key
-                add(name, whose + column.title, column, last(name), late(name))
+                add(name, whose + column.title, column, last(name), late(name, LATE))
     for column in columns:
         if column.averaged == TOTAL:
             add(column.short, column.title, column, total(column.key, 1e6 if column.unit == BYTES else 1.0))
@@ -269,7 +257,7 @@ def stayed(lines: Lines, clients: int = 0) -> float | None:
 
 
 def continued(lines: Lines, rounds: int) -> Lines:
-    """Return a run's lines up to a round: a run that ended before has its last one again.
+    """Return a run's lines up to a round, the last repeated if it ended before.
 
     Args:
         lines: of the history.
@@ -282,8 +270,8 @@ def continued(lines: Lines, rounds: int) -> Lines:
 
 
 @reading
-def kept(lines: Lines, clients: int, rounds: int = LATE) -> float | None:
-    """Return the share of all clients that joined, on the average of a run's last rounds.
+def kept(lines: Lines, clients: int, rounds: int) -> float | None:
+    """Return the mean share of all clients that joined in a run's last rounds.
 
     Other than `joined_share` its share is of all clients, also those that have left and are not asked any
     more; and clients that joined count whether or not the server took them in.
@@ -297,7 +285,10 @@ def kept(lines: Lines, clients: int, rounds: int = LATE) -> float | None:
 
 
 def _sent(line: Mapping[str, int]) -> int:
-    """Return how many clients joined, with those whose updates FedALIGN refused, or came after enough others."""
+    """Return how many clients joined, surplus and refused ones included.
+
+    Surplus ones came after enough others; FedALIGN refuses updates.
+    """
     return line["joined"] + line.get("refused", 0) + line.get("surplus", 0)
 
 
@@ -313,7 +304,10 @@ def rounds_to(lines: Lines, column: str, target: float, higher_is_better: bool =
 
 @reading
 def megabytes_to(lines: Lines, column: str, target: float) -> float | None:
-    """Return the megabytes of training, up and down, until a column of the history reached a target."""
+    """Return the training's megabytes until a column reached a target.
+
+    Up and down.
+    """
     rounds, megabytes = rounds_to(column, target)(lines), training_megabytes(lines)
     return sum(megabytes[: int(rounds)]) if rounds is not None and megabytes else None
 

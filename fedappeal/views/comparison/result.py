@@ -9,14 +9,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.record.lines import CONFIG, HISTORY
 from fedappeal.record.reader import SUMMED, Record
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.system.wording import counted, natural_order
-from fedappeal.views.comparison.measures import LATE, Lines, Measure, run_measures
+from fedappeal.settings.rounds import AUTO
+from fedappeal.system.wording import natural_order, plural
+from fedappeal.views.comparison.measures import JOINED, LATE, ROUNDS, Lines, Measure, run_measures
 from fedappeal.views.comparison.statistics import Difference, Interval
 
 
@@ -63,7 +65,7 @@ class RecordedRun:
 
     @property
     def task(self) -> str:
-        """What was learned."""
+        """The run's task."""
         return str(self.settings["task"])
 
     @property
@@ -72,19 +74,28 @@ class RecordedRun:
         return int(self.settings["seed"])
 
     @property
+    def policy(self) -> str:
+        """Its participation policy; ``auto``: the default of a strategy that is not ours."""
+        policy, strategy = str(self.settings.get("participation", AUTO)), self.settings["strategy"]
+        return STRATEGIES.load(strategy).policy if policy == AUTO and strategy in STRATEGIES.built_in else policy
+
+    @property
     def last_round(self) -> int:
         """The last round of its history."""
         return int(self.lines[-1]["round"])
 
     @property
     def measured(self) -> str:
-        """The clients that measured the last evaluated model, ``2 of 3``; empty where all did."""
+        """How many clients measured the last evaluated model, ``2 of 3``.
+
+        Empty if all did.
+        """
         last_one = next((line for line in reversed(self.lines) if line.get("expected")), {})
         asked, answered = last_one.get("expected", 0), last_one.get("evaluated", 0)
         return f"{answered} of {asked}" if answered < asked else ""
 
     def until(self, server_round: int) -> "RecordedRun":
-        """Return the run as it stood after a round."""
+        """Return the run as of a round."""
         return replace(self, lines=[line for line in self.lines if int(line["round"]) <= server_round])
 
 
@@ -106,6 +117,7 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
     read, empty = [], []
     for path, name in zip(run_paths, _names(run_paths), strict=True):
         record = Record(path)
+        record.check()
         settings = _settings(record)
         if lines := _history(record):
             read.append(_recorded(record, name, settings, lines))
@@ -119,7 +131,9 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return a run's folder itself, or the folders of all runs below it, ``seed-2`` before ``seed-10``.
+    """Return the folders of all runs below a folder, in natural order.
+
+    Or a run's folder itself; ``seed-2`` before ``seed-10``.
 
     Raises:
         ConfigError: there is none.
@@ -169,7 +183,7 @@ def _history(record: Record) -> list[dict[str, Any]]:
 
 
 def _is_figure(value: object) -> bool:
-    """Whether a value of the history is a number of usual size, or says that there is none."""
+    """Whether a value of the history is a usual number, or null."""
     if isinstance(value, float):
         return math.isinf(value) or not abs(value) > _LARGEST  # that of a model that diverged may be no number
     return value is None or (isinstance(value, int) and abs(value) < 2**63)
@@ -250,12 +264,17 @@ class Group:
         return " ".join(f"{key}={value}" for key, value in settings)
 
     @property
+    def policies(self) -> str:
+        """The participation policies of its runs; ``auto``: the default of a strategy that is not ours."""
+        return ", ".join(dict.fromkeys(run.policy for run in self.runs))
+
+    @property
     def seeds(self) -> list[int]:
         """The seeds of its runs, each once."""
         return sorted({run.seed for run in self.runs})
 
     def is_called(self, name: str) -> bool:
-        """Whether each word of a name is one of its settings, ``strategy=maxfl``, or the value alone, ``maxfl``."""
+        """Whether each word of a name is a setting, ``strategy=maxfl``, or its value."""
         settings = (("task", self.task), *self.settings)
         words = {f"{key}={value}" for key, value in settings} | {value for _, value in settings}
         return all(word in words for word in name.split())
@@ -268,6 +287,11 @@ class Group:
             if value is not None and math.isfinite(value):
                 numbers.setdefault(run.seed, []).append(value)
         return {seed: fmean(values) for seed, values in sorted(numbers.items())}
+
+
+def policies_differ(groups: Sequence[Group]) -> bool:
+    """Whether clients decide by other policies in one group than in another."""
+    return len({group.policies for group in groups}) > 1
 
 
 def group_runs(runs: Sequence[RecordedRun], each_run: bool = False) -> list[tuple[Group, ...]]:
@@ -308,7 +332,7 @@ def _differing(used: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def choose_baseline(groups: Sequence[Group], name: str) -> Group:
-    """Return the group with which others are compared: the named one, else FedAvg's, else the first.
+    """Return the baseline group: the named one, else FedAvg's, else the first.
 
     Raises:
         ConfigError: no group, or more than one, is called so.
@@ -366,12 +390,28 @@ class Comparison:
         """The measures for which any group has a number."""
         return list(dict.fromkeys(result.measure for result in self.results))
 
+    def of_measures(self, keys: Sequence[str]) -> "Comparison":
+        """Return the comparison of some measures alone, in their keys' order.
+
+        A key that it has not is passed over.
+        """
+        chosen = (result for key in keys for result in self.results if result.measure.key == key)
+        return replace(self, results=tuple(chosen))
+
+    @property
+    def last_round(self) -> int:
+        """The round after which all runs are compared; 0: each after another one."""
+        rounds = {run.last_round for group in self.groups for run in group.runs}
+        return rounds.pop() if len(rounds) == 1 else 0
+
     def of(self, group: Group, measure: Measure) -> Result | None:
-        """Return a group's result; None where no run of it has a number."""
+        """Return a group's result; None if no run of it has a number."""
         return next((r for r in self.results if r.group == group and r.measure == measure), None)
 
 
-def compare_runs(runs: Sequence[RecordedRun], baseline: str = "", each_run: bool = False) -> list[Comparison]:
+def compare_runs(
+    runs: Sequence[RecordedRun], baseline: str = "", each_run: bool = False, measures: Sequence[str] = ()
+) -> list[Comparison]:
     """Return a comparison for each task of the runs.
 
     A run that is not finished would be compared at another round than the others. So all runs of its task are
@@ -381,11 +421,21 @@ def compare_runs(runs: Sequence[RecordedRun], baseline: str = "", each_run: bool
         runs: at least one.
         baseline: name of the group from which the differences are; empty: FedAvg's of each task, else its first.
         each_run: make each run a group of its own.
+        measures: keys of those that are compared, in their order; empty: all.
 
     Raises:
-        ConfigError: no group of a task is called as the baseline.
+        ConfigError: no group of a task is called as the baseline, or no task has a measure.
     """
-    return [_compared(groups, choose_baseline(groups, baseline)) for groups in group_runs(runs, each_run)]
+    comparisons = [_compared(groups, choose_baseline(groups, baseline)) for groups in group_runs(runs, each_run)]
+    if not measures:
+        return comparisons
+    keys = {name: name.strip().replace("_", "-") for name in measures}
+    all_keys = dict.fromkeys(m.key for comparison in comparisons for m in comparison.measures)
+    by_key = {key.replace("_", "-"): key for key in all_keys}
+    if unknown := [name for name, key in keys.items() if key not in by_key]:
+        raise ConfigError(f"measures = '{unknown[0]}' is not allowed: {', '.join(all_keys)}")
+    order = [by_key[key] for key in keys.values()]
+    return [comparison.of_measures(order) for comparison in comparisons]
 
 
 def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
@@ -393,15 +443,21 @@ def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
     unfinished = [run for group in groups for run in group.runs if not run.finished]
     after = min((run.last_round for run in unfinished), default=0)
     cut = {group: _until(group, after) if after else group for group in groups}
+    several_policies = policies_differ(groups)
     results = []
-    averaged = any(run.last_round > LATE for group in cut.values() for run in group.runs)
-    for measure in run_measures(metric, averaged):
+    every_last = {run.last_round for group in cut.values() for run in group.runs}
+    for measure in run_measures(metric, max(every_last) > LATE):
+        if measure.key == ROUNDS and len(every_last) == 1:
+            continue  # the title says it
+        if several_policies and measure.key in JOINED:  # who joins more easily is not served better
+            measure = replace(measure, better="")
         base = cut[baseline].by_seed(measure)
         for group in cut.values():
             if values := group.by_seed(measure):
-                is_baseline = group == cut[baseline]
-                difference = None if is_baseline else Difference.of(values, base, measure.better, measure.least)
-                results.append(Result(group, measure, Interval.of(list(values.values())), difference))
+                compared = Difference.of(values, base, measure.better, measure.least, measure.is_share)
+                difference = None if group == cut[baseline] else compared
+                interval = Interval.of(list(values.values()), measure.is_share)
+                results.append(Result(group, measure, interval, difference))
     notes = (*_unfinished(unfinished, after), *(note for group in groups for note in _notes(group)))
     return Comparison(tuple(cut.values()), cut[baseline], after, metric, tuple(results), notes)
 
@@ -416,9 +472,9 @@ def _unfinished(runs: Iterable[RecordedRun], after: int) -> list[str]:
 
 
 def _notes(group: Group) -> list[str]:
-    """Return what a reader has to know of a group's runs."""
+    """Return the notes on a group's runs for a reader."""
     notes = []
-    count = counted(len(group.runs), "run")
+    count = plural(len(group.runs), "run")
     for reason in dict.fromkeys(run.early_end for run in group.runs if run.early_end):
         ended = [run.last_round for run in group.runs if run.early_end == reason]
         rounds = f"round {min(ended)}" if min(ended) == max(ended) else f"rounds {min(ended)} to {max(ended)}"
@@ -428,6 +484,6 @@ def _notes(group: Group) -> list[str]:
         if run.measured:
             notes.append(f"{group.label}, seed {run.seed}: {run.measured} clients measured the last model")
     if len(group.runs) > len(group.seeds):
-        seeds = counted(len(group.seeds), "seed")
+        seeds = plural(len(group.seeds), "seed")
         notes.append(f"{group.label}: {count}, {seeds}: runs of one seed count as one, by their mean")
     return notes

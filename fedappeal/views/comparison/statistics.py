@@ -1,8 +1,16 @@
-"""Means and paired differences over seeds, with 95 % intervals from Student's t distribution."""
+"""Means and paired differences over seeds, with 95 % intervals from Student's t distribution.
+
+The interval of a mean share is Wilson's (Journal of the American Statistical Association 22, 1927, 209-212), which
+stays within 0 and 1, with the t quantile and the effective number of examples that the spread over seeds gives, as
+for proportions of clustered samples (Dean and Pagano, Journal of Survey Statistics and Methodology 3, 2015, 484-503).
+
+A difference of shares lies between -1 and 1. Its t interval is cut there: the true mean is never in what is cut off,
+so the interval covers it exactly as often (Mandelkern, Statistical Science 17, 2002, 149-172).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, stdev
 from typing import Literal
@@ -56,38 +64,45 @@ class Interval:
 
     Attributes:
         mean: the mean.
-        half: half the width of its 95 % interval; None for a single seed, or a number that is not finite.
+        low: lower end of its 95 % interval; None for a single seed, or a number that is not finite.
+        high: upper end.
         n: number of seeds.
+        is_share: whether it is of shares or of their differences, whose intervals lie unevenly around the mean.
     """
 
     mean: float
-    half: float | None
+    low: float | None
+    high: float | None
     n: int
+    is_share: bool = False
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Interval":
-        """Return mean and interval of at least one number; ``mean ± t s / sqrt(n)``.
+    def of(cls, values: Sequence[float], is_share: bool = False) -> "Interval":
+        """Return mean and interval of at least one number; of shares Wilson's.
 
-        Where a number is not finite, neither is the mean, and there is no interval.
+        See above; shares lie between 0 and 1.
+
+        The mean of numbers that are not all finite is not finite, and has no interval.
         """
-        n = len(values)
-        if not all(map(math.isfinite, values)):
-            return cls(sum(values) / n, None, n)
-        half = t_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else None
-        return cls(fmean(values), half, n)
+        n, finite = len(values), all(map(math.isfinite, values))
+        mean = fmean(values) if finite else sum(values) / n
+        if n == 1 or not finite:
+            return cls(mean, None, None, n, is_share)
+        half, spread = t_quantile(n - 1) * stdev(values) / math.sqrt(n), mean * (1 - mean)
+        if not (is_share and half and spread > 0):
+            return cls(mean, mean - half, mean + half, n, is_share)
+        excess = half * half / spread  # t^2 over the effective number of examples
+        centre = (mean + excess / 2) / (1 + excess)
+        reach = math.sqrt(half * half + excess * excess / 4) / (1 + excess)
+        return cls(mean, max(0.0, centre - reach), min(1.0, centre + reach), n, is_share)
 
     @property
-    def low(self) -> float | None:
-        """Lower end of the interval."""
-        return None if self.half is None else self.mean - self.half
-
-    @property
-    def high(self) -> float | None:
-        """Upper end of the interval."""
-        return None if self.half is None else self.mean + self.half
+    def half(self) -> float | None:
+        """Half the interval's width; None without an interval."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
-Verdict = Literal["better", "worse", "higher", "lower", "level", ""]
+Verdict = Literal["better", "worse", "higher", "lower", "level", "undecided", ""]
 
 
 @dataclass(frozen=True)
@@ -97,8 +112,8 @@ class Difference:
     Attributes:
         interval: of the differences, group less baseline.
         wins: seeds for which the group is better; None where neither way is.
-        verdict: ``level`` where the interval holds 0 or the difference is too small to be shown, else which way the
-            group differs; empty without interval.
+        verdict: ``undecided`` where the interval holds 0, ``level`` where all that it holds is shown as 0, else which
+            way the group differs; empty without interval.
     """
 
     interval: Interval
@@ -107,29 +122,45 @@ class Difference:
 
     @classmethod
     def of(
-        cls, group: Mapping[int, float], baseline: Mapping[int, float], better: Better, least: float = 0.0
+        cls,
+        group: Mapping[int, float],
+        baseline: Mapping[int, float],
+        better: Better,
+        least: float = 0.0,
+        of_shares: bool = False,
     ) -> "Difference | None":
-        """Return the difference of two groups' numbers by seed; None without a common seed.
+        """Return the paired difference of two groups by seed; None without common seeds.
 
         Args:
             group: its numbers.
             baseline: those that it is compared with.
             better: which way is better.
             least: smaller differences are shown as 0.
+            of_shares: whether the numbers lie between 0 and 1.
         """
         differences = [group[seed] - baseline[seed] for seed in sorted(group.keys() & baseline.keys())]
         if not differences:
             return None
         sign = -1.0 if better == "lower" else 1.0
         interval = Interval.of(differences)
+        if of_shares and interval.low is not None and interval.high is not None:
+            interval = replace(interval, low=max(-1.0, interval.low), high=min(1.0, interval.high), is_share=True)
         wins = sum(sign * difference > 0 for difference in differences) if better else None
         return cls(interval, wins, _verdict(interval, better, least))
 
+    @property
+    def is_none(self) -> bool:
+        """Whether the group's numbers are the baseline's."""
+        return self.interval.mean == 0 and not self.interval.half
+
 
 def _verdict(interval: Interval, better: Better, least: float) -> Verdict:
-    if interval.half is None:
+    if interval.low is None or interval.high is None:
         return ""
-    if abs(interval.mean) <= interval.half or abs(interval.mean) < least:
+    if interval.low <= 0 <= interval.high:
+        reach = max(-interval.low, interval.high)
+        return "undecided" if reach and reach >= least else "level"
+    if abs(interval.mean) < least:
         return "level"
     above = interval.mean > 0
     if not better:

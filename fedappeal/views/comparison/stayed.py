@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.metric import Metric, shown
+from fedappeal.protocol.metric import Metric, figure_text
+from fedappeal.record import looks
 from fedappeal.record.reader import Record
 from fedappeal.views.comparison.measures import Figure, new_figure
 
@@ -16,27 +17,29 @@ LAST = 10
 """Rounds at the end of a run in which joining is counted."""
 _AWAY, _WILLING, _ON_REQUEST, _LEFT, _NOT_ASKED = range(5)
 _LOOKS = {
-    _WILLING: ("#0072b2", "joined of its own accord"),
-    _ON_REQUEST: ("#e69f00", "joined on request"),
-    _AWAY: ("#dddddd", "sat out"),
-    _LEFT: ("#555555", "left for good"),
-    _NOT_ASKED: ("#ffffff", "not asked"),
+    _WILLING: looks.LOOKS[looks.JOINED],
+    _ON_REQUEST: looks.LOOKS[looks.ON_REQUEST],
+    _AWAY: looks.LOOKS[looks.SAT_OUT],
+    _LEFT: looks.LOOKS[looks.LEFT],
+    _NOT_ASKED: looks.NOT_ASKED,
 }
-"""Colour and meaning of a client's round."""
+"""How each of a client's rounds looks."""
 _JOINED = frozenset({"joined", "surplus", "refused"})
 
 
 @dataclass(frozen=True, eq=False)
 class WhoStayed:
-    """What one run's clients did.
+    """The decisions of one run's clients.
 
     Attributes:
         strategy: of the run.
         metric: the task's primary metric.
         clients: number of clients that train.
         rounds: shape ``(clients, rounds)``: what each client did in each round.
+        ended: why the run ended before its last round; empty where it did not, or is under way.
         willing: share that joined in the free ones of the last `LAST` rounds, of all clients; where a round asks some
-            of them, of those that it asked or that have left. None: no round was free.
+            of them, of those that it asked or that have left. None: no round was free, or the run ended
+            early.
         served: share of the clients whose test metric is at least as good with the model as with their own, in the
             last evaluated round; None: not reported.
         score: mean of the metric over clients in that round; None: not evaluated.
@@ -48,6 +51,7 @@ class WhoStayed:
     metric: Metric
     clients: int
     rounds: NDArray[np.int8]
+    ended: str
     willing: float | None
     served: float | None
     score: float | None
@@ -61,9 +65,8 @@ class WhoStayed:
         Raises:
             ConfigError: it cannot be read.
         """
-        settings, metric = Record(path).settings, Record(path).metric
-        lines = Record(path).history
-        decided = Record(path).decisions
+        record = Record(path)
+        settings, metric, lines, decided = record.settings, record.metric, record.history, record.decisions
         clients = {client: row for row, client in enumerate(sorted({line["client-id"] for line in decided}))}
         columns = {int(line["round"]): column for column, line in enumerate(lines)}
         rounds = np.full((len(clients), len(lines)), _NOT_ASKED, np.int8)
@@ -76,11 +79,12 @@ class WhoStayed:
         late = rounds[:, [column for column in free if column >= len(lines) - LAST]]
         # Where a round asks a sample of the clients, the others say nothing; one that has left is asked no more.
         number, sampled = int(settings["clients"]), bool(settings.get("clients-per-round"))
+        ended = str((record.standing.end or {}).get("reason", "")) if len(lines) < settings["rounds"] else ""
         asked = int((late != _NOT_ASKED).sum()) if sampled else number * late.shape[1]
-        willing = float((late == _WILLING).sum() / asked) if asked else None
+        willing = float((late == _WILLING).sum() / asked) if asked and not ended else None
         last: dict[str, Any] = next((line for line in reversed(lines) if line.get(metric.column) is not None), {})
         return cls(
-            *(str(settings["strategy"]), metric, number, rounds, willing, last.get("served")),
+            *(str(settings["strategy"]), metric, number, rounds, ended, willing, last.get("served")),
             *(last.get(metric.column), last.get(f"adapted_{metric.column}"), len(lines) - len(free)),
         )
 
@@ -88,9 +92,9 @@ class WhoStayed:
         """Return the cells of its row under `headings`."""
         return (
             self.strategy,
-            _share(self.willing),
+            f"ended in round {self.rounds.shape[1]}" if self.ended else _share(self.willing),
             _share(self.served),
-            *(shown(value, self.metric.is_share) for value in (self.score, self.used)),
+            *(figure_text(value, self.metric.is_share) for value in (self.score, self.used)),
             str(self.asked),
         )
 
@@ -104,12 +108,13 @@ def _code(decision: str, mandatory: bool) -> int:
 def headings(metric: Metric) -> tuple[str, ...]:
     """Return the headings of the table's columns."""
     name = metric.name
-    return ("strategy", "stayed", "served", f"{name}, as sent", f"{name}, as used", "asked rounds")
+    return ("strategy", "stayed", "served", f"{name} as sent", "as used", "asked")
 
 
 NOTE = (
     f"stayed: clients that joined of their own accord, on average over the free ones of the last {LAST} rounds; "
-    "served: clients whose test data the model serves at least as well as their own; asked rounds: mandatory ones"
+    "served: clients whose test data the model serves at least as well as their own; "
+    "as used: after steps of the clients' own; asked: mandatory rounds"
 )
 """What the columns mean."""
 
@@ -119,12 +124,12 @@ def _share(value: float | None) -> str:
 
 
 def draw(runs: Sequence[WhoStayed]) -> Figure:
-    """Return a figure: a panel a run, a row a client and a column a round."""
+    """Return a figure with a panel a run, clients as rows, rounds as columns."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.patches import Patch
 
     codes = sorted(_LOOKS)
-    colours = ListedColormap([_LOOKS[code][0] for code in codes])
+    colours = ListedColormap([_LOOKS[code].colour for code in codes])
     height = 0.6 + max(1.2, min(4.0, 0.16 * max(run.clients for run in runs)))
     figure = new_figure(9, height * len(runs) + 0.5)
     panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
@@ -139,6 +144,6 @@ def draw(runs: Sequence[WhoStayed]) -> Figure:
         axes.set_yticks([])
     panels[-1].set_xlabel("round")
     shown = np.unique(np.concatenate([run.rounds.ravel() for run in runs]))
-    patches = [Patch(facecolor=colour, label=what) for code, (colour, what) in _LOOKS.items() if code in shown]
+    patches = [Patch(facecolor=look.colour, label=look.title) for code, look in _LOOKS.items() if code in shown]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
     return figure

@@ -9,9 +9,11 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedappeal.system.wording import plural
 from fedappeal.views.comparison.measures import Measure
-from fedappeal.views.comparison.result import Comparison, Group, Result
+from fedappeal.views.comparison.result import Comparison, Group, Result, policies_differ
 from fedappeal.views.comparison.statistics import Difference, Interval
+from fedappeal.views.terminal.fitting import fit_lines
 
 NONE = "-"
 WIDTH = 80
@@ -31,7 +33,7 @@ def plain_number(value: float, digits: int, sign: str = "") -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table to be printed or put on a page.
 
     Attributes:
@@ -72,7 +74,8 @@ class Table:
         """Return the columns of each part, the rows' names first: ``(number, characters)``."""
         longest = [max(cell_len(row[n]) for row in [self.header, *rows]) for n in range(len(self.header))]
         cells = [max(cell_len(row[n]) for row in rows) for n in range(len(self.header))]
-        names = min(longest[0], max(int(_NAMES * width), 1))
+        others = self._needs(range(1, len(self.header)), longest, cells)
+        names = min(longest[0], max(int(_NAMES * width), width - 1 - _BORDER - others, 1))
         left = width - 1 - names - _BORDER  # for the columns beside the names
         parts: list[list[int]] = []
         for n in range(1, len(self.header)):
@@ -91,54 +94,64 @@ class Table:
     def _needs(part: Sequence[int], longest: Sequence[int], cells: Sequence[int]) -> int:
         return sum(max(cells[n], min(longest[n], _HEADING)) + _BORDER for n in part)
 
-    def first_group(self) -> "Table":
-        """Return it with the rows of its first group, and those above it, alone."""
+    def first_group(self) -> "TextTable":
+        """Return the table with only its first group, and the rows above it."""
         headings = [n for n, row in enumerate(self.rows) if len(row) == 1]
-        return Table(self.title, self.header, self.rows[: headings[1]] if len(headings) > 1 else self.rows)
+        return TextTable(self.title, self.header, self.rows[: headings[1]] if len(headings) > 1 else self.rows)
 
     def markdown(self) -> str:
-        """Return it as Markdown, without its heading."""
+        """Return the table in Markdown, without its heading."""
         align = ["---"] + ["---:"] * (len(self.header) - 1)
         cells = [self.header, tuple(align)]
         cells += [(f"**{row[0]}**", *[""] * (len(self.header) - 1)) if len(row) == 1 else row for row in self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
 
 
-def print_tables(tables: Iterable[Table], console: Console) -> None:
-    """Print tables as wide as the console is."""
+def print_tables(tables: Iterable[TextTable], console: Console) -> None:
+    """Print tables as wide as the console, each below its title.
+
+    A title may be wider than the table.
+    """
     for table in tables:
         for part in table.rich(console.width):
+            title, part.title = Text.from_markup(str(part.title), style="italic"), None
+            for line in fit_lines(title, console.width):
+                console.print(line, soft_wrap=True)
             console.print(part)
 
 
-def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+def comparison_tables(comparisons: Sequence[Comparison]) -> list[TextTable]:
     """Return tables of means and of differences, for each task: a column a group."""
     tables = []
     for comparison in comparisons:
         where = f" on {comparison.baseline.task}" if len(comparisons) > 1 else ""
-        where += f", after round {comparison.after}" if comparison.after else ""
+        where += f", after round {comparison.last_round}" if comparison.last_round else ""
         tables.append(_means(comparison, where))
         if others := [group for group in comparison.groups if group != comparison.baseline]:
             tables.append(_differences(comparison, others, where))
     return tables
 
 
-def _means(comparison: Comparison, where: str) -> Table:
+def _means(comparison: Comparison, where: str) -> TextTable:
     several = any(len(group.seeds) > 1 for group in comparison.groups)
-    what = "mean ± 95 % interval over seeds" if several else "one seed, so no interval"
+    what = "mean over seeds, with its 95 % interval" if several else "one seed, so no interval"
     rows = [
         (measure.title, *(_mean(comparison.of(group, measure), group) for group in comparison.groups))
         for measure in comparison.measures
     ]
     header, *settings = _settings(comparison.groups)
     seeds = ("seeds", *(_seeds(group) for group in comparison.groups))
-    return Table(f"Results{where}: {what}", header, (*settings, seeds, *rows))
+    return TextTable(f"Results{where}: {what}", header, (*settings, seeds, *rows))
 
 
 def _settings(groups: Sequence[Group]) -> list[tuple[str, ...]]:
-    """Return a row for each setting in which groups differ: its key, and each group's value."""
+    """Return a row for each setting that differs, default policies among them."""
     keys = dict.fromkeys(key for group in groups for key, _ in group.settings)
-    return [(key, *(dict(group.settings).get(key, NONE) for group in groups)) for key in keys]
+    if "participation" not in keys and policies_differ(groups):
+        policies = [("policy", *(group.policies for group in groups))]
+    else:
+        policies = []
+    return [*((key, *(dict(group.settings).get(key, NONE) for group in groups)) for key in keys), *policies]
 
 
 def _seeds(group: Group) -> str:
@@ -149,29 +162,49 @@ def _seeds(group: Group) -> str:
 def _mean(result: Result | None, group: Group) -> str:
     if result is None:
         return NONE
-    text = _interval(result.interval, result.measure)
+    text = interval_text(result.interval, result.measure)
     return text if result.interval.n == len(group.seeds) else f"{text} ({result.interval.n} of {len(group.seeds)})"
 
 
-def _differences(comparison: Comparison, others: Sequence[Group], where: str) -> Table:
-    rows = []
+def _differences(comparison: Comparison, others: Sequence[Group], where: str) -> TextTable:
+    """Return the table of differences.
+
+    A measure that is the same in every group and seed has no row.
+    """
+    rows, tests = [], 0
     for measure in comparison.measures:
-        results = [comparison.of(group, measure) for group in others]
-        rows.append((measure.title, *(_difference(r.difference, measure) if r else NONE for r in results)))
+        differences = [r.difference if (r := comparison.of(group, measure)) else None for group in others]
+        if not all(difference is not None and difference.is_none for difference in differences):
+            rows.append((measure.title, *(_difference(difference, measure) for difference in differences)))
+            tests += sum(bool(difference and difference.verdict) for difference in differences)
+    rows = rows or [("all measures", *("the same" for _ in others))]
     title = f"Differences from {comparison.baseline.label}{where}, paired over seeds; k/n: better in k of n"
+    title += f"; {plural(tests, 'test')} at 95 %: of equal ones 1 in 20 differs by chance" if tests else ""
     header, *settings = _settings(others)
-    return Table(title, header, (*settings, *rows))
+    return TextTable(title, header, (*settings, *rows))
 
 
 def _difference(difference: Difference | None, measure: Measure) -> str:
     if difference is None:
         return NONE
-    words = [_interval(difference.interval, measure, "+"), difference.verdict]
+    words = [interval_text(difference.interval, measure, "+"), difference.verdict]
     if difference.wins is not None:
         words.append(f"{difference.wins}/{difference.interval.n}")
     return " ".join(filter(None, words))
 
 
-def _interval(interval: Interval, measure: Measure, sign: str = "") -> str:
-    half = "" if interval.half is None else f" ± {plain_number(measure.scale * interval.half, measure.digits)}"
-    return plain_number(measure.scale * interval.mean, measure.digits, sign) + half
+def interval_text(interval: Interval, measure: Measure, sign: str = "") -> str:
+    """Return ``1.5 ± 0.2``, or for shares ``97.0 [91.2, 99.0]``.
+
+    A share's interval is uneven.
+    """
+
+    def shown(value: float, sign: str = "") -> str:
+        return plain_number(measure.scale * value, measure.digits, sign)
+
+    mean = shown(interval.mean, sign)
+    if interval.half is None or interval.low is None or interval.high is None:
+        return mean
+    if interval.is_share:
+        return f"{mean} [{shown(interval.low, sign)}, {shown(interval.high, sign)}]"
+    return f"{mean} ± {shown(interval.half)}"

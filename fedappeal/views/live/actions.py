@@ -25,14 +25,16 @@ _ENDED_EARLY = (FAILED, INTERRUPTED, STOPPED)
 
 
 class NotDone(ValueError):
-    """What was asked for was not done; the message is one line."""
+    """An action was not carried out; the message is one line."""
 
 
 class ForeignRun:
-    """A run of another process, of which only the folder is seen, and the base of what a page can do to a run."""
+    """Another process's run, seen by its folder; base of a page's actions."""
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
-        """Return what the page offers: ``stop``, ``resume``, ``extend``, ``files`` to start runs from, ``commands``.
+        """Return the page's offers by name.
+
+        ``stop``, ``resume``, ``extend``, ``files`` to start runs from, ``commands``.
 
         Args:
             state: how the run stands.
@@ -50,32 +52,41 @@ class ForeignRun:
         return {**_NOTHING, "commands": commands}
 
     def stop(self, run_id: int) -> str:
-        """Stop a run, 0: the one that is shown; return what was done. Raises NotDone."""
+        """Stop a run, 0 for the shown one; return a confirmation.
+
+        Raises NotDone.
+        """
         raise NotDone("this run is another process's: stop it where it was started")
 
     def resume(self, path: Path, rounds: int = 0) -> str:
-        """Continue a run, to another total of rounds where that is not 0; return what was done. Raises as `stop`."""
+        """Continue a run, to another total of rounds if not 0; return a confirmation.
+
+        Raises as `stop`.
+        """
         raise NotDone("this run is another process's: continue it with the command that the page shows")
 
     def start(self, file: str) -> str:
-        """Start a run from a settings file; return what was done. Raises as `stop`, and ConfigError."""
+        """Start a run from a settings file; return a confirmation.
+
+        Raises as `stop`, and ConfigError.
+        """
         raise NotDone("no run is started from this page: `fedappeal superlink --page PORT --runs FOLDER` allows it")
 
 
 class OwnRun(ForeignRun):
-    """The run of this process: it is stopped as by Ctrl-C, and its page ends with it."""
+    """This process's run, stopped as by Ctrl-C; its page ends with it."""
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
-        """As in `ForeignRun`."""
+        """Return the buttons and commands that the page of this process's run shows."""
         return {**_NOTHING, "stop": state in (WAITING, RUNNING), "commands": [_command("continue it later", path)]}
 
     def stop(self, run_id: int) -> str:
-        """As in `ForeignRun`."""
+        """Interrupt this process, and so its run and this page; return a confirmation."""
         os.kill(os.getpid(), signal.SIGINT)  # what the terminal does; the main thread ends everything in order
         return "the run is being stopped, and this page with it"
 
     def resume(self, path: Path, rounds: int = 0) -> str:
-        """As in `ForeignRun`."""
+        """Refuse: the run is under way."""
         raise NotDone("this run is under way")
 
 
@@ -96,7 +107,7 @@ class SubmittedRun(ForeignRun):
     allow: tuple[str, ...] = ()
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
-        """As in `ForeignRun`."""
+        """Return the buttons, commands and settings files for a SuperLink's run."""
         resumable, offer = state in _ENDED_EARLY and path is not None, {**_NOTHING}
         offer["files"] = settings_files(self.runs)
         if resumable and runtime != SUBMITTED:
@@ -105,7 +116,7 @@ class SubmittedRun(ForeignRun):
         return offer | {"stop": state in (WAITING, RUNNING), "resume": resumable, "extend": extensible}
 
     def stop(self, run_id: int) -> str:
-        """As in `ForeignRun`."""
+        """Stop a run of the SuperLink; return a confirmation."""
         if not run_id:
             raise NotDone("the SuperLink knows no run of this folder")
         try:
@@ -115,12 +126,12 @@ class SubmittedRun(ForeignRun):
         return f"run {run_id} {'was stopped' if stopped else 'had already ended'}"
 
     def resume(self, path: Path, rounds: int = 0) -> str:
-        """As in `ForeignRun`."""
+        """Submit the continuation of a run; return a confirmation."""
         total = ["--rounds", str(rounds)] if rounds else []
         return f"it continues as run {self._detached('resume', str(path), *total, *allow_options(self.allow))}"
 
     def start(self, file: str) -> str:
-        """As in `ForeignRun`."""
+        """Submit a run with a file's settings; return a confirmation."""
         if self.runs is None or file not in settings_files(self.runs):
             return super().start(file)
         return f"run {self._detached('submit', *run_options(self.runs / file, self.runs, self.allow))} was started"

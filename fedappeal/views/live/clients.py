@@ -9,7 +9,8 @@ from typing import Any
 
 from fedappeal.flower.control import UNREGISTERED, Node
 from fedappeal.protocol.foreign_text import SHOWN_ID, one_line, printable
-from fedappeal.record.decisions import unpacked
+from fedappeal.record.decisions import unpack_decisions
+from fedappeal.record.looks import shown_as
 from fedappeal.system.wording import natural_order
 from strategies.rounds.exchange.exchange import NO_ANSWER, SLOW_ALONE
 
@@ -49,8 +50,8 @@ _OF_DECISION = {"joined": "joined", "sat-out": "sat out", "left": "left", "surpl
 
 
 @dataclass
-class _Client:
-    """What a run's folder says of a client."""
+class _ClientEntry:
+    """A client's entries in a run's folder."""
 
     node: str = ""
     examples: int | None = None
@@ -61,20 +62,22 @@ class _Client:
 
     @property
     def reason(self) -> str:
-        """Why it failed in the last round in which it was asked; empty: it did not."""
+        """Why the client failed when last asked; empty if it did not."""
         return self.why[1] if self.recent and self.why[0] == self.recent[-1][0] else ""
 
 
-class Clients:
+class RunClients:
     """The clients of one run.
 
     Attributes:
         nodes: those of its SuperLink; None: it is not asked, or does not answer.
+        mandatory: rounds in which clients were asked not to opt out.
     """
 
     def __init__(self) -> None:
         self.nodes: Sequence[Node] | None = None
-        self._clients: dict[str, _Client] = {}
+        self.mandatory: set[int] = set()
+        self._clients: dict[str, _ClientEntry] = {}
         self._begun = 0
         self._refused: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
 
@@ -117,7 +120,7 @@ class Clients:
                 client.why = server_round, plain_reason(one_line(reason, _REASON))
 
     def section(self) -> dict[str, Any]:
-        """Return what the page shows: rows, how many clients there are, and how many in each state."""
+        """Return the page's rows, and the numbers of clients by state."""
         nodes = self.nodes_by_client()
         taken = {node.node_id for node in nodes.values()}
         rows = [
@@ -155,13 +158,13 @@ class Clients:
         names = {str(node.node_id): printable(node.name, SHOWN_ID) for node in self.nodes or ()}
         return [{**entry, "name": names.get(entry["node"], "")} for entry in reversed(self._refused.values())]
 
-    def _row(self, name: str, client: _Client, node: Node | None) -> dict[str, Any]:
-        recent = [word for _, word in client.recent]
+    def _row(self, name: str, client: _ClientEntry, node: Node | None) -> dict[str, Any]:
+        recent = [shown_as(word, number in self.mandatory) for number, word in client.recent]
         facts = {"recent": recent, "why": client.reason, "answered": client.answered, "examples": client.examples}
         return {**_row_of(name, self._state(client, node), node), **facts}
 
-    def _state(self, client: _Client, node: Node | None) -> str:
-        """Return the state of a client: of `STATES`, or a decision that is not known here."""
+    def _state(self, client: _ClientEntry, node: Node | None) -> str:
+        """Return a client's state, of `STATES`, or an unknown decision's word."""
         number, last = client.recent[-1] if client.recent else (0, "")
         if last == "left" and number > client.returned:
             return "left"
@@ -175,21 +178,23 @@ class Clients:
             return "failed"
         return _OF_DECISION.get(last, last) if last not in ("", "left") else "enrolled"
 
-    def _client(self, name: str) -> _Client | None:
-        """Return a client by its id; None: there are too many."""
+    def _client(self, name: str) -> _ClientEntry | None:
+        """Return a client by its id; None if there are too many."""
         if name not in self._clients and (not name or len(self._clients) >= MOST_TRACKED):
             return None
-        return self._clients.setdefault(name, _Client())
+        return self._clients.setdefault(name, _ClientEntry())
 
 
 def client_names(events: Sequence[Mapping[str, Any]], nodes: Sequence[Node] | None) -> dict[str, str]:
-    """Return the names of a run's clients by client-id, where the SuperLink has one that is no other's.
+    """Return the names of a run's clients by client-id, without ambiguous ones.
+
+    Where the SuperLink has one that is no other's.
 
     Args:
         events: of the run's folder.
         nodes: of the SuperLink.
     """
-    clients = Clients()
+    clients = RunClients()
     clients.nodes = nodes
     for line in events:
         clients.event(line)
@@ -204,7 +209,7 @@ def _latest(lines: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     room = MOST_DECISIONS
     for line in reversed(lines):
         with suppress(ValueError):
-            decisions = unpacked(line)
+            decisions = unpack_decisions(line)
             room -= len(decisions)
             if room < 0 and latest:
                 break

@@ -29,7 +29,7 @@ from fedappeal.views.report.report import DRAWING, report_text, run_charts
 from fedappeal.web.access import CHART_POLICY
 from fedappeal.web.buttons import Act, button
 from fedappeal.web.events import Events
-from fedappeal.web.serving import PagePlace, ServedPage, served
+from fedappeal.web.serving import PagePlace, ServedPage, serve_page
 
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -43,7 +43,9 @@ SHORTEST = 5.0
 
 
 class Charts:
-    """Charts of the run that is shown; one making of them at a time, which all pages share.
+    """The shown run's charts, made once for all pages.
+
+    One making of them at a time.
 
     Args:
         path: returns the run's folder.
@@ -155,7 +157,7 @@ def page_app(view: View, events: Events) -> Starlette:
 
 
 def _text(body: Mapping[str, Any], key: str) -> str:
-    """Return a text of a button's body; empty where it has none."""
+    """Return a text of a button's body; empty if it has none."""
     return printable(body.get(key, ""), 100)
 
 
@@ -172,15 +174,17 @@ def _total(rounds: str) -> int:
 
 @contextmanager
 def live_page(view: View, place: PagePlace) -> Iterator[ServedPage]:
-    """Serve a live page until the `with` ends; its folder is read while a page is open, and not else.
+    """Serve a live page until the `with` ends.
+
+    Its folder is read while a page is open, and not else.
 
     Raises:
-        ConfigError: as `fedappeal.web.serving.served`.
+        ConfigError: as `fedappeal.web.serving.serve_page`.
     """
     events = Events(view.everything)
     ended = threading.Event()
     view.refresh(events.tell)
-    with served(page_app(view, events), place, CHART_POLICY) as page:
+    with serve_page(page_app(view, events), place, CHART_POLICY) as page:
         watcher = threading.Thread(target=_watch, args=(view, events, ended), name="fedappeal-watch", daemon=True)
         watcher.start()
         try:
@@ -191,7 +195,10 @@ def live_page(view: View, place: PagePlace) -> Iterator[ServedPage]:
 
 
 def _watch(view: View, events: Events, ended: threading.Event) -> None:
-    """Look again and again; at the end once more, so that open pages show how it ended."""
+    """Update the page again and again, and once more at the end.
+
+    So open pages show how it ended.
+    """
     over, ran_at = False, -STAYS
     while not over:
         wait = EVERY

@@ -51,7 +51,10 @@ def run_options(file: Path, runs: Path, allow: Iterable[str]) -> list[str]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the settings of a file, those of plug-ins under ``NAME.KEY``; raises as `run_options`."""
+    """Return a file's settings, those of plug-ins under ``NAME.KEY``.
+
+    Raises as `run_options`.
+    """
     try:
         if not stat.S_ISREG(file.stat().st_mode) or file.stat().st_size > MOST_BYTES:
             raise ConfigError(f"'{file}' is not allowed: a file of at most {MOST_BYTES} bytes")

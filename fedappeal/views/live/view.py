@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError, Node, Run
+from fedappeal.flower.control import ControlError, ListedRun, Node
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CONFIG
+from fedappeal.record.looks import LOOK_FIELDS
 from fedappeal.record.reader import INTERRUPTED, RUNNING, WAITING
 from fedappeal.views.live.actions import STOPPED, ForeignRun, NotDone
-from fedappeal.views.live.clients import STATES, Clients
-from fedappeal.views.live.run_state import RunState
+from fedappeal.views.live.clients import STATES, RunClients
+from fedappeal.views.live.live_run import LiveRun
 
 ASKED_EVERY = 3.0
 """Seconds, at least, between two questions to the SuperLink; `ASKED_WITHIN`: at most."""
@@ -57,10 +58,10 @@ class View:
         self._actions, self._lists_runs, self._root, self._clock = actions, lists_runs, root, clock
         self._chosen = "" if path is None else None
         """The id of the run that is shown; empty: the latest one's; None: it is the given folder's."""
-        self._run = RunState(path) if path is not None else None
-        self._connected = Clients()
+        self._run = LiveRun(path) if path is not None else None
+        self._connected = RunClients()
         """The SuperLink's nodes, where there is no run."""
-        self._runs: list[Run] = []
+        self._runs: list[ListedRun] = []
         self._problem = ""
         self._next_question = 0.0
         self._starting = threading.Lock()
@@ -73,7 +74,7 @@ class View:
 
     @property
     def nodes(self) -> Sequence[Node] | None:
-        """The SuperLink's nodes; None: it is not asked, or does not answer."""
+        """The SuperLink's nodes; None if it is not asked, or does not answer."""
         return self._connected.nodes
 
     @property
@@ -89,10 +90,10 @@ class View:
     def everything(self) -> tuple[str, object]:
         """Return the event that says everything that was last read."""
         rounds = self._run.rounds if self._run else []
-        return "all", {**self._shown, "rounds": rounds, "states": STATES}
+        return "all", {**self._shown, "rounds": rounds, "states": STATES, "looks": LOOK_FIELDS}
 
     def refresh(self, tell: Tell) -> None:
-        """Read what is new, and tell it: sections that changed, and new rounds."""
+        """Read what is new; tell changed sections and new rounds."""
         before, state = self._run, self._state
         self._ask()
         self._show_chosen()
@@ -111,7 +112,7 @@ class View:
             tell(name, value)
 
     def stop(self, run_id: str) -> str:
-        """Stop a run; return what was done.
+        """Stop a run; return a confirmation.
 
         Args:
             run_id: as the SuperLink has it; empty: the run that is shown.
@@ -126,7 +127,9 @@ class View:
             self._next_question = 0.0
 
     def resume(self, rounds: int = 0) -> str:
-        """Continue the run that is shown; return what was done. Raises as `stop`.
+        """Continue the shown run; return a confirmation.
+
+        Raises as `stop`.
 
         Args:
             rounds: its new total of rounds; 0: as it is.
@@ -140,19 +143,28 @@ class View:
         return done
 
     def start(self, file: str) -> str:
-        """Start a run from a settings file that is offered; return what was done. Raises as `stop`."""
+        """Start a run from an offered settings file; return a confirmation.
+
+        Raises as `stop`.
+        """
         with self._one_start():
             done = self._actions.start(file)
             self._chosen = ""
         return done
 
     def choose(self, run_id: str) -> str:
-        """Show a run of the SuperLink, empty: its latest, on all open pages; raises as `stop`."""
+        """Show a run of the SuperLink on all open pages; empty for its latest.
+
+        Raises as `stop`.
+        """
         self._chosen = str(self._listed_run(run_id).run_id) if run_id else ""
         return f"run {run_id} is shown" if run_id else "the latest run is shown"
 
     def latest_folder(self) -> Path | None:
-        """Return the folder of the SuperLink's latest run, asked anew; None: this machine does not see it."""
+        """Return the folder of the SuperLink's latest run; None if not seen here.
+
+        The SuperLink is asked anew.
+        """
         if self.superlink is None:
             return self.path
         with suppress(ControlError):  # while it does not answer, its latest run is the one that it named last
@@ -160,7 +172,10 @@ class View:
         return self._folder(self._runs[-1]) if self._runs else None
 
     def folder_of(self, run_id: str) -> Path:
-        """Return the folder of a run of the SuperLink, empty: of the shown one; raises as `stop`."""
+        """Return the folder of a SuperLink's run; empty for the shown one.
+
+        Raises as `stop`.
+        """
         path = self._folder(self._listed_run(run_id)) if run_id else self.path
         if path is None:
             raise NotDone("this machine does not see the run's folder")
@@ -168,7 +183,10 @@ class View:
 
     @contextmanager
     def _one_start(self) -> Iterator[None]:
-        """Start or continue a run, and ask the SuperLink next; raises NotDone while another one is being started."""
+        """Allow one start or resume at a time; raise NotDone meanwhile.
+
+        The SuperLink is asked next.
+        """
         if not self._starting.acquire(blocking=False):
             raise NotDone("a run is being started: wait until the page says what came of it")
         try:
@@ -202,12 +220,12 @@ class View:
             return
         path = self._folder(run)
         if path != self.path:
-            self._run = RunState(path) if path is not None else None
+            self._run = LiveRun(path) if path is not None else None
             if self._run is not None:
                 self._run.clients.nodes = self._connected.nodes
 
-    def _folder(self, run: Run) -> Path | None:
-        """Return a run's folder; None: this machine does not see it, or not yet."""
+    def _folder(self, run: ListedRun) -> Path | None:
+        """Return a run's folder; None if this machine does not see it yet."""
         path = Path(run.folder)
         if run.folder and self._root is not None:
             path = self._root / path
@@ -216,13 +234,13 @@ class View:
         except OSError:  # too long a name, or a folder of another user
             return None
 
-    def _listed_run(self, run_id: str) -> Run:
+    def _listed_run(self, run_id: str) -> ListedRun:
         for run in self._runs:
             if str(run.run_id) == run_id:
                 return run
         raise NotDone("the SuperLink knows no such run")
 
-    def _shown_run(self) -> Run | None:
+    def _shown_run(self) -> ListedRun | None:
         """Return the shown run as the SuperLink knows it; of a folder the latest one."""
         path = self.path
         if self._chosen is None:

@@ -50,7 +50,7 @@ class ClientMetrics(CollectorRegistry):
             self._events.labels(event)
 
     def event(self, event: Event) -> None:
-        """Take in what happened in the client's process."""
+        """Count an event of the client's process."""
         if event.kind in EVENTS:
             self._events.labels(event.kind).inc()
         if event.kind in ("connected", "waiting", "ended", "given-up"):
@@ -59,11 +59,11 @@ class ClientMetrics(CollectorRegistry):
             self._paused.set(event.kind == "paused")
 
     def alive(self, seconds: float) -> None:
-        """Take in a sign of life."""
+        """Record a sign of life."""
         self._polled.set(self._clock())
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Read what the client did, and yield all metrics."""
+        """Read the client's status, and yield all metrics."""
         with self._alone:
             status = client_status(self._folder)
             for state in State:

@@ -37,7 +37,7 @@ _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
 class FolderMetrics(CollectorRegistry):
-    """All metrics of the run in a folder; nothing, while there is none.
+    """All metrics of the run in a folder; empty while there is none.
 
     Args:
         latest: returns the folder, asked each time: beside a SuperLink that of its latest run; None: there is none.
@@ -56,7 +56,7 @@ class FolderMetrics(CollectorRegistry):
         self._alone = threading.Lock()
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Read what is new in the folder, and yield all metrics."""
+        """Read the folder's new lines, and yield all metrics."""
         with self._alone:
             if self._clients is not None and self._connected is not None:
                 count = self._connected()
@@ -126,7 +126,7 @@ class RunMetrics:
             self._refused.labels(kind)
 
     def round(self, line: Mapping[str, Any], decisions: Mapping[str, Any]) -> None:
-        """Take in a line of the history, and that of the round's decisions."""
+        """Add a line of the history, and that of the round's decisions."""
         self._round.set(_number(line.get("round")))
         self._rounds.inc()
         self._seconds.observe(_number(line.get("seconds")))
@@ -147,14 +147,17 @@ class RunMetrics:
                 (gauge.labels(self.metric.name) if "{" in column.key else gauge).set(float(value))
 
     def _gauge(self, column: Column) -> Gauge:
-        """Return the gauge of a column; that of the primary metric, whose name a run says later, has a label."""
+        """Return a column's gauge, with a label for the primary metric.
+
+        A run says later what that is called.
+        """
         words = column.words[0].upper() + column.words[1:]
         if "{" in column.key:
             return Gauge("fedappeal_model_metric", words, ["metric"], registry=self.registry)
         return Gauge(f"fedappeal_model_{column.key}", words, registry=self.registry)
 
     def event(self, line: Mapping[str, Any]) -> None:
-        """Take in a line of the events."""
+        """Add a line of the events."""
         kind = line.get("event")
         if kind == "enrolled":
             self._enrolled.set(_number(line.get("enrolled")))
@@ -170,11 +173,11 @@ class RunMetrics:
 
 
 def kind_of(reason: object) -> str:
-    """Return the kind of a reason; the first that fits, else ``other``."""
+    """Return a reason's kind: the first that fits, or ``other``."""
     text = str(reason)
     return next((kind for kind, pattern in _KINDS.items() if re.search(pattern, text)), OTHER)
 
 
 def _number(value: Any) -> float:
-    """Return a count as it may be added; 0 where a line has none."""
+    """Return a count as a number; 0 where a line has none."""
     return max(0.0, float(figure(value)))

@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class MetricsPort:
-    """Where metrics are served.
+    """The address at which metrics are served.
 
     Attributes:
         port: 1 to 65535; 0: nowhere.
@@ -57,7 +57,7 @@ class MetricsPort:
 
     @contextmanager
     def served(self, registry: "Callable[[], CollectorRegistry]") -> Iterator[None]:
-        """Serve what a registry collects, while the block runs.
+        """Serve a registry's metrics during the block.
 
         Raises:
             ConfigError: the port has been taken meanwhile.
@@ -100,7 +100,7 @@ class ConnectedClients:
         self._alone = threading.Lock()
 
     def count(self) -> int | None:
-        """Return the number of nodes that are online; None where the SuperLink does not say."""
+        """Return the number of online nodes; None if the SuperLink does not say."""
         with self._alone:
             if self.superlink and time.monotonic() - self._asked > _KEPT:
                 from fedappeal.flower.control import ControlError, control

@@ -12,12 +12,13 @@ import numpy as np
 from fedappeal.core.requirement import LOSS, METRIC
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CHART, HEADLINE, Column, shown_in
+from fedappeal.record.looks import ABSENT, JOINED, LOOKS, SAT_OUT
 from fedappeal.record.reader import Snapshot
-from fedappeal.system.wording import counted
-from fedappeal.views.comparison.curves import Curve, panels, thinned
+from fedappeal.system.wording import plural
+from fedappeal.views.comparison.curves import Curve, panels, thin_indices
 from fedappeal.views.comparison.measures import COLOURS, Line
 from fedappeal.views.comparison.result import Comparison
-from fedappeal.views.report.recorded import MOST_CLIENTS, MeasuredClient, Participation
+from fedappeal.views.report.recorded import MOST_CLIENTS, DecisionGrid, MeasuredClient
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARGIN = {"l": 60, "r": 12, "t": 8, "b": 48}
@@ -96,7 +97,10 @@ def _faint(colour: str) -> str:
 
 
 def differences_chart(comparison: Comparison) -> Chart | None:
-    """Return the paired differences from the baseline with their intervals: a row a group and measure."""
+    """Return the chart of paired differences from the baseline, with intervals.
+
+    A row a group and measure.
+    """
     headline = {column.key for column in shown_in(HEADLINE, comparison.metric)}
     charted = [c for c in shown_in(CHART, comparison.metric) if c.is_share or c.key in headline]
     keys = {column.key.partition("/")[0]: column for column in charted}
@@ -109,12 +113,14 @@ def differences_chart(comparison: Comparison) -> Chart | None:
         # Shares stand beside percentages, in points of 100.
         scale = 100.0 if keys[measure.key].is_share else measure.scale
         x = [scale * interval.mean for _, interval in differences]
-        spread = [scale * (interval.half or 0.0) for _, interval in differences]
+        above = [scale * (0.0 if i.high is None else i.high - i.mean) for _, i in differences]
+        below = [scale * (0.0 if i.low is None else i.mean - i.low) for _, i in differences]
         y = [f"{label}: {measure.title}" for label, _ in differences]
         marker = {"color": COLOURS[place % len(COLOURS)], "size": 9}
         points = {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, "name": measure.title}
-        traces.append({**points, "error_x": {"type": "data", "array": spread}})
-        words += [f"{row} {value:+.3g} ± {half:.2g}" for row, value, half in zip(y, x, spread, strict=True)]
+        traces.append({**points, "error_x": {"type": "data", "array": above, "arrayminus": below}})
+        ends = zip(y, x, below, above, strict=True)
+        words += [f"{row} {value:+.3g} [{value - low:+.3g}, {value + high:+.3g}]" for row, value, low, high in ends]
     if not traces:
         return None
     title = f"Differences from {comparison.baseline.label}, paired over seeds"
@@ -123,18 +129,10 @@ def differences_chart(comparison: Comparison) -> Chart | None:
     return chart_of(title, alt, traces, {"xaxis": x_axis, "yaxis": y_axis, "showlegend": False})
 
 
-_DECISIONS = {
-    "joined": ("#009e73", "joined"),
-    "sat-out": ("#e69f00", "sat out"),
-    "left": ("#d55e00", "left for good"),
-    "absent": ("#999999", "absent: no reply in time"),
-    "failed": ("#cc79a7", "failed"),
-    "refused": ("#8c564b", "joined, update not used"),
-    "surplus": ("#56b4e9", "joined after enough had"),
-}
 MOST_NAMED = 40
 """Clients whose names stand below a chart: more cannot be read."""
-_OTHER = "#666666"
+_OTHER = "#000000"
+"""Colour of a decision that is none of ours."""
 MOST_BARS = 60
 """Rounds that are drawn as bars, an element each; of more, each decision is one area."""
 NOT_TOLD = (
@@ -147,13 +145,13 @@ _ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "thickness": 12, "
 """Where the colours of a heat map are explained: beside it there is no room on a phone."""
 
 
-def decisions_chart(participation: Participation) -> Chart:
-    """Return how many clients decided what, by round."""
+def decisions_chart(participation: DecisionGrid) -> Chart:
+    """Return the chart of decisions by round."""
     counts = participation.counts.sum(axis=1)
     width = [last - first + 1 for first, last in zip(participation.rounds, participation.last_rounds, strict=True)]
     traces, totals = [], []
     for word in _in_order(participation.decisions):
-        colour, name = _DECISIONS.get(word, (_OTHER, escape(word)))
+        colour, name = _look(word)
         values = counts[participation.decisions.index(word)] / width
         shape: dict[str, Any] = {"type": "bar", "marker": {"color": colour, "line": {"width": 0}}}
         if len(width) > MOST_BARS:
@@ -167,7 +165,7 @@ def decisions_chart(participation: Participation) -> Chart:
     return chart_of(title, alt, traces, {**axes, "barmode": "stack", "bargap": 0, "legend": LEGEND})
 
 
-def heat_map(participation: Participation) -> Chart:
+def heat_map(participation: DecisionGrid) -> Chart:
     """Return who joined when: a row a client, a column a round."""
     rows = [escape(_range(*ends)) for ends in zip(participation.clients, participation.last_clients, strict=True)]
     columns = [str(number) for number in participation.rounds]  # the first of each cell: there is no room for more
@@ -176,13 +174,13 @@ def heat_map(participation: Participation) -> Chart:
         "xaxis": _axis("round", type="category", tickangle=0, **_ticks(columns, columns, 5)),
         "yaxis": {**from_above, **_ticks(rows, participation.clients, 20)},
     }
-    size = f"{counted(len(rows), 'row')} of clients by {counted(len(columns), 'column')} of rounds"
+    size = f"{plural(len(rows), 'row')} of clients by {plural(len(columns), 'column')} of rounds"
     if participation.single:
         words = _in_order(participation.decisions)
         order = [participation.decisions.index(word) for word in words]
         counts = participation.counts[order]
         z = np.where(counts.sum(axis=0) > 0, counts.argmax(axis=0).astype(float), np.nan)
-        styles = [_DECISIONS.get(word, (_OTHER, escape(word))) for word in words]
+        styles = [_look(word) for word in words]
         scale = [(edge / len(words), colour) for n, (colour, _) in enumerate(styles) for edge in (n, n + 1)]
         look = {"colorscale": scale, "zmin": -0.5, "zmax": len(words) - 0.5, "showscale": False}
         # A legend breaks into lines where a colour bar would turn its words and cut them off.
@@ -203,8 +201,14 @@ def heat_map(participation: Participation) -> Chart:
 
 
 def _in_order(words: Sequence[str]) -> list[str]:
-    ordered = [word for word in _DECISIONS if word in words]
-    return ordered + [word for word in words if word not in _DECISIONS]
+    ordered = [word for word in LOOKS if word in words]
+    return ordered + [word for word in words if word not in LOOKS]
+
+
+def _look(word: str) -> tuple[str, str]:
+    """Return a decision's colour, and its name in legends."""
+    look = LOOKS.get(word)
+    return (look.colour, look.title) if look else (_OTHER, escape(word))
 
 
 def _range(first: str, last: str) -> str:
@@ -212,14 +216,17 @@ def _range(first: str, last: str) -> str:
 
 
 def _ticks(categories: Sequence[str], names: Sequence[str], most: int) -> dict[str, Any]:
-    """Return which of an axis' categories have their name beside it: few and short enough for a phone."""
+    """Return an axis' named categories, few and short enough for a phone."""
     step = -(-len(names) // most)
     short = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names[::step]]
     return {"tickmode": "array", "tickvals": list(categories[::step]), "ticktext": [escape(name) for name in short]}
 
 
 def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric: Metric) -> Chart | None:
-    """Return each client's metric, or its loss beside what it requires, for the last evaluated model."""
+    """Return the chart of each client's metric, or loss and requirement.
+
+    For the last evaluated model.
+    """
     by_loss = any(client.of == LOSS for client in measured)
     scale = 100.0 if metric.is_share and not by_loss else 1.0
     figures = [(c, value) for c in measured if (value := c.loss if by_loss else c.score) is not None]
@@ -232,9 +239,9 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
     names = [escape(client.client) for client, _ in figures]
     traces = []
     for appealed, colour, name in (
-        (True, "#009e73", "the model meets its requirement"),
-        (False, "#e69f00", "it does not"),
-        (None, "#666666", "not told"),
+        (True, LOOKS[JOINED].colour, "the model meets its requirement"),
+        (False, LOOKS[SAT_OUT].colour, "it does not"),
+        (None, LOOKS[ABSENT].colour, "not told"),
     ):
         chosen = [(escape(client.client), scale * value) for client, value in figures if client.appealed is appealed]
         if chosen:
@@ -247,7 +254,7 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
     ]
     if required:
         x, y = zip(*required, strict=True)
-        marker = {"color": "#d55e00", "symbol": "line-ew-open", "size": 12, "line": {"width": 2}}
+        marker = {"color": "#999999", "symbol": "line-ew-open", "size": 12, "line": {"width": 2}}
         traces.append({"type": "scatter", "mode": "markers", "x": x, "y": y, "name": "required", "marker": marker})
     served = sum(client.appealed is True for client in measured)
     every = f", of which one in {step} is shown" if step > 1 else ""
@@ -276,7 +283,7 @@ def costs_chart(lines: Sequence[Line]) -> Chart:
         (("bytes_up", "MB up", 1e-6, "y"), ("bytes_down", "MB down", 1e-6, "y"), ("seconds", "seconds", 1.0, "y2"))
     ):
         values = [scale * float(line.get(key) or 0.0) for line in lines]
-        places = thinned(values, MOST_POINTS)
+        places = thin_indices(values, MOST_POINTS)
         points = {"x": [int(lines[k]["round"]) for k in places], "y": [values[k] for k in places]}
         line = {"color": COLOURS[place], "dash": DASHES[place], "width": 2}
         traces.append({"type": "scatter", **points, "name": name, "yaxis": axis, "line": line})

@@ -1,6 +1,6 @@
 """What a report shows of one run beyond its history: read from its folder, checked, bounded."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.record.decisions import RoundDecisions, clients_of, is_packed
 from fedappeal.record.folder import names_in_data
 from fedappeal.record.lines import PARTICIPATION
+from fedappeal.record.looks import JOINED, ON_REQUEST, shown_as
 from fedappeal.record.reader import Record, Snapshot, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.wording import natural_order
@@ -27,14 +28,15 @@ MOST_WORDS = 32
 
 
 @dataclass(frozen=True)
-class Participation:
-    """Decisions of clients by rounds, in cells of several clients and rounds where there are many.
+class DecisionGrid:
+    """Decisions by clients and rounds, in cells of several where there are many.
 
     Attributes:
         clients: by cell, the first client of each; ``client-2`` before ``client-10``.
         last_clients: the last of each.
         rounds: by cell, the first round of each; ``last_rounds``: the last.
-        decisions: the words that occur, as the run's folder records them.
+        decisions: the words that occur, as the run's folder records them; clients that join a mandatory round join
+            on request.
         counts: how often each occurs in a cell, shape ``(decisions, clients, rounds)``.
     """
 
@@ -52,21 +54,25 @@ class Participation:
 
     @property
     def joined_share(self) -> NDArray[np.float64]:
-        """Share that joined of those that were asked, by cell; NaN where no client was."""
+        """The joined share of asked clients, by cell; NaN if none was asked."""
         asked = self.counts.sum(axis=0, dtype=np.float64)
-        joined = self.counts[self.decisions.index("joined")] if "joined" in self.decisions else np.zeros_like(asked)
+        joined = self.counts[[word in (JOINED, ON_REQUEST) for word in self.decisions]].sum(axis=0, dtype=np.float64)
         share: NDArray[np.float64] = np.full(asked.shape, np.nan)
         np.divide(joined, asked, out=share, where=asked > 0)
         return share
 
 
-def participation_of(lines: Iterable[Mapping[str, Any]]) -> Participation | None:
-    """Return what the lines of a run's ``participation.jsonl`` say; None where no client was asked.
+def participation_of(lines: Iterable[Mapping[str, Any]], mandatory: Collection[int] = ()) -> DecisionGrid | None:
+    """Return the decisions of a run's ``participation.jsonl``; None if no client was asked.
+
+    Args:
+        lines: of the file.
+        mandatory: rounds in which clients were asked not to opt out.
 
     Raises:
         ValueError: a line is damaged.
     """
-    rounds = [_of_line(line) for line in lines]
+    rounds = [_on_request(decided, mandatory) for decided in map(_of_line, lines)]
     listed = lru_cache(maxsize=64)(clients_of)
     words = sorted({word for decided in rounds for word, _ in decided.runs})
     members: set[str] = set()
@@ -95,7 +101,13 @@ def participation_of(lines: Iterable[Mapping[str, Any]]) -> Participation | None
         counts[:, :, columns[decided.server_round]] += here.reshape(counts.shape[:2])
     first, last = _ends(clients, row_of)
     first_round, last_round = _ends(numbers, column_of)
-    return Participation(first, last, first_round, last_round, tuple(words), counts)
+    return DecisionGrid(first, last, first_round, last_round, tuple(words), counts)
+
+
+def _on_request(decided: RoundDecisions, mandatory: Collection[int]) -> RoundDecisions:
+    if decided.server_round not in mandatory:
+        return decided
+    return replace(decided, runs=tuple((shown_as(word, True), count) for word, count in decided.runs))
 
 
 def _of_line(line: Mapping[str, Any]) -> RoundDecisions:
@@ -108,7 +120,7 @@ def _of_line(line: Mapping[str, Any]) -> RoundDecisions:
 
 
 def _cells(number: int) -> NDArray[np.intp]:
-    """Return the cell of each of several things in a row: cells of equal size, at most `MOST`."""
+    """Return each item's cell: cells of equal size, at most `MOST`."""
     return np.arange(number) // -(-number // MOST)
 
 
@@ -126,7 +138,7 @@ MOST_CLIENTS = 400
 
 @dataclass(frozen=True)
 class MeasuredClient:
-    """What a client measured of the last evaluated model on its test data.
+    """A client's measurements of the last evaluated model on its test data.
 
     Attributes:
         client: its name, else its id.
@@ -157,7 +169,7 @@ class ReportedRun:
     """
 
     run: RecordedRun
-    participation: Participation | None
+    participation: DecisionGrid | None
     measured: tuple[int, Sequence[MeasuredClient]]
     failures: Sequence[tuple[str, int]]
     facts: Sequence[tuple[str, str]]
@@ -166,8 +178,8 @@ class ReportedRun:
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
-def reported(path: Path, run: RecordedRun, names: Mapping[str, str] = NO_NAMES) -> ReportedRun:
-    """Return what a run's folder records.
+def reported_run(path: Path, run: RecordedRun, names: Mapping[str, str] = NO_NAMES) -> ReportedRun:
+    """Return the content of a run's folder for its report.
 
     Args:
         path: the folder.
@@ -179,7 +191,8 @@ def reported(path: Path, run: RecordedRun, names: Mapping[str, str] = NO_NAMES) 
     """
     names = {**names_in_data(Record(path).config), **names}
     try:
-        participation = participation_of(Record(path).participation)
+        mandatory = {int(line["round"]) for line in run.lines if line.get("mandatory")}
+        participation = participation_of(Record(path).participation, mandatory)
     except ValueError as error:
         raise ConfigError(f"file '{path / PARTICIPATION}' cannot be read: {error}") from None
     if participation is not None:

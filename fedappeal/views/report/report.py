@@ -12,7 +12,7 @@ from fedappeal.record.columns import HEADLINE, PERCENT, SHARE, shown_in
 from fedappeal.record.reader import Snapshot
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
-from fedappeal.system.wording import counted
+from fedappeal.system.wording import plural
 from fedappeal.views.comparison.export import left_out
 from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.result import (
@@ -24,10 +24,10 @@ from fedappeal.views.comparison.result import (
     read_runs,
     used_settings,
 )
-from fedappeal.views.comparison.table import Table, comparison_tables, plain_number
+from fedappeal.views.comparison.table import TextTable, comparison_tables, interval_text
 from fedappeal.views.report import charts
 from fedappeal.views.report.charts import Chart
-from fedappeal.views.report.recorded import MOST_CLIENTS, NO_NAMES, ReportedRun, reported
+from fedappeal.views.report.recorded import MOST_CLIENTS, NO_NAMES, ReportedRun, reported_run
 
 _PAGE = files("fedappeal.views.report").joinpath("page.html").read_text()
 DRAWING = files("fedappeal.views.report").joinpath("drawing.js").read_text()
@@ -49,17 +49,23 @@ class Section:
     title: str
     sentences: Sequence[str] = ()
     charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
-    folded: Sequence[Table] = ()
+    tables: Sequence[TextTable] = ()
+    folded: Sequence[TextTable] = ()
 
 
 def inline_script(code: str) -> str:
-    """Return the element that holds Plotly's script, which the page runs once its text is painted."""
+    """Return the element with Plotly's script.
+
+    The page runs it once its text is painted.
+    """
     return f'<script type="text/plain" id="plotly">{code.replace("</script", chr(60) + chr(92) + "/script")}</script>'
 
 
 def linked_script(file: str) -> str:
-    """Return the element that loads a script from a file; ``file``: where it is, as the page's links say it."""
+    """Return the element that loads a script from a file.
+
+    ``file``: where it is, as the page's links say it.
+    """
     return f'<script src="{html.escape(quote(file))}"></script>'
 
 
@@ -82,7 +88,7 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How a report is made.
+    """The options of a report.
 
     Attributes:
         output: its file; None: `REPORT` in the run's folder, or in the folder of runs that is named alone, else in
@@ -120,10 +126,10 @@ def write_report(
     alone = len(runs) == 1 and not empty
     if alone:
         folder = find_runs(paths[0])[0]
-        title, sections = _of_one(reported(folder, runs[0], options.names), comparisons)
+        title, sections = _of_one(reported_run(folder, runs[0], options.names), comparisons)
     else:
         folder = paths[0] if len(paths) == 1 else Path()
-        title, sections = f"{counted(len(runs), 'run')} compared", _of_several(comparisons, empty)
+        title, sections = f"{plural(len(runs), 'run')} compared", _of_several(comparisons, empty)
     output = options.output or folder / REPORT
     shared = folder.absolute().parent if alone and options.output is None else output.absolute().parent
     try:
@@ -136,14 +142,20 @@ def write_report(
 
 
 def report_text(path: Path, names: Mapping[str, str] = NO_NAMES) -> str:
-    """Return one run's report with Plotly's script in it, with names for client-ids; errors as `write_report`."""
+    """Return a run's report with Plotly's script inside.
+
+    With names for client-ids; errors as `write_report`.
+    """
     runs, _ = read_runs([path])
-    title, sections = _of_one(reported(path, runs[0], names), compare_runs(runs, ""))
+    title, sections = _of_one(reported_run(path, runs[0], names), compare_runs(runs, ""))
     return page(title, sections, inline_script(charts.PLOTLY.read_text(encoding="utf-8")))
 
 
 def _script(folder: Path, output: Path, inside: bool) -> str:
-    """Return the element with Plotly's script: its code, or a file beside the runs, written where it is missing."""
+    """Return Plotly's script element: inline, or a file beside the runs.
+
+    Written where it is missing.
+    """
     if inside:
         return inline_script(charts.PLOTLY.read_text(encoding="utf-8"))
     file = folder / f"plotly-{charts.RELEASE}.min.js"
@@ -154,9 +166,12 @@ def _script(folder: Path, output: Path, inside: bool) -> str:
 
 
 def run_charts(path: Path, names: Mapping[str, str] = NO_NAMES) -> tuple[str, list[charts.Chart]]:
-    """Return what came out of one run so far, in words, and its report's charts; arguments as `report_text`."""
+    """Return a run's outcome so far in words, and its charts.
+
+    Arguments as `report_text`.
+    """
     runs, _ = read_runs([path])
-    return run_verdict(runs[0]), _charts(reported(path, runs[0], names), compare_runs(runs, ""))
+    return run_verdict(runs[0]), _charts(reported_run(path, runs[0], names), compare_runs(runs, ""))
 
 
 def _charts(shown: ReportedRun, comparisons: Sequence[Comparison]) -> list[charts.Chart]:
@@ -170,12 +185,12 @@ def _charts(shown: ReportedRun, comparisons: Sequence[Comparison]) -> list[chart
 
 def _of_one(shown: ReportedRun, comparisons: Sequence[Comparison]) -> tuple[str, list[Section]]:
     run = shown.run
-    settings = Table("Settings", ("setting", "value"), _rows(used_settings(run.settings).items()))
-    facts = Table("Versions and runtime", ("", ""), _rows(shown.facts))
+    settings = TextTable("Settings", ("setting", "value"), _rows(used_settings(run.settings).items()))
+    facts = TextTable("Versions and runtime", ("", ""), _rows(shown.facts))
     drawn = Section("Over the rounds", charts=_charts(shown, comparisons))
     sections = [Section("What came out", [run_verdict(run)]), drawn]
     if shown.failures:
-        failures = Table("Why replies are missing", ("reason", "times"), _rows(shown.failures))
+        failures = TextTable("Why replies are missing", ("reason", "times"), _rows(shown.failures))
         sections.append(Section("Missing replies", tables=[failures]))
     if (clients := _clients(shown)).rows:
         sections.append(Section("The clients", folded=[clients]))
@@ -183,8 +198,11 @@ def _of_one(shown: ReportedRun, comparisons: Sequence[Comparison]) -> tuple[str,
     return f"{run.settings['strategy']} on {run.task}", sections
 
 
-def _clients(shown: ReportedRun) -> Table:
-    """Return what each client measured of the last evaluated model and requires of it, the first `MOST_CLIENTS`."""
+def _clients(shown: ReportedRun) -> TextTable:
+    """Return the table of clients' evaluations and requirements, the first `MOST_CLIENTS`.
+
+    Of the last evaluated model.
+    """
     (server_round, clients), metric = shown.measured, shown.run.metric
     met = {True: "yes", False: "no", None: "not told"}
     scale = 100.0 if metric.is_share else 1.0
@@ -200,7 +218,7 @@ def _clients(shown: ReportedRun) -> Table:
     ]
     some = f", the first {MOST_CLIENTS} of {len(clients):,}" if len(clients) > MOST_CLIENTS else ""
     title = f"The model of round {server_round}, by client{some}"
-    return Table(
+    return TextTable(
         title, ("client", f"test {metric.heading}", "test loss", "meets its requirement", "requires"), tuple(rows)
     )
 
@@ -215,7 +233,7 @@ def _of_several(comparisons: Sequence[Comparison], empty: Sequence[str]) -> list
         tables = comparison_tables([comparison])
         sections.append(Section(comparison.baseline.task, [*verdicts, *comparison.notes], drawn, tables))
     runs = [run for comparison in comparisons for group in comparison.groups for run in group.runs]
-    folded = [Table("Runs", ("run", "settings that it used"), tuple((run.name, _settings(run)) for run in runs))]
+    folded = [TextTable("Runs", ("run", "settings that it used"), tuple((run.name, _settings(run)) for run in runs))]
     return [*sections, Section("The runs", notes, folded=folded)]
 
 
@@ -228,13 +246,13 @@ def _rows(pairs: Iterable[tuple[str, object]]) -> tuple[tuple[str, ...], ...]:
 
 
 def run_verdict(run: RecordedRun) -> str:
-    """Return what came out of one run: how it ended, whom its model serves, who took part."""
+    """Return a run's outcome: how it ended, whom it serves, who took part."""
     who = f"{run.settings['strategy']} on {run.task}, seed {run.seed}"
     total = int(run.settings["rounds"])
     if run.early_end:
         ended = f"ended early, in round {run.last_round} of {total}: {run.early_end}"
     elif run.finished:
-        ended = f"finished its {counted(total, 'round')}"
+        ended = f"finished its {plural(total, 'round')}"
     else:
         ended = f"has run {run.last_round} of {total} rounds"
     return " ".join([f"{who}, {ended}.", *_rated(run), _took_part(run)])
@@ -253,7 +271,7 @@ def _rated(run: RecordedRun) -> list[str]:
         else:
             unit = " %" if column.unit == PERCENT else ""
             figures.append(f"a test {column.title.replace('-', ' ')} of {column.scale * float(value):.3g}{unit}")
-    evaluated = counted(int(line.get("evaluated", 0)), "client")
+    evaluated = plural(int(line.get("evaluated", 0)), "client")
     return [f"After round {int(line['round'])} the model has {' and '.join(figures)} over {evaluated}."]
 
 
@@ -270,7 +288,7 @@ def _took_part(run: RecordedRun) -> str:
 
 
 def comparison_verdict(comparison: Comparison) -> list[str]:
-    """Return a sentence for each group other than the baseline: in which measures it is better or worse."""
+    """Return a sentence for each other group: where it beats the baseline or not."""
     keys = ["joined", *(column.key for column in shown_in(HEADLINE, comparison.metric))]
     measures = [measure for measure in comparison.measures if measure.key in keys]
     baseline, sentences = comparison.baseline, []
@@ -283,9 +301,8 @@ def comparison_verdict(comparison: Comparison) -> list[str]:
 def _against(result: Result | None, measure: Measure) -> str:
     if result is None or result.difference is None:
         return f"{measure.title} not comparable"
-    scale, interval = measure.scale, result.difference.interval
-    by = plain_number(scale * interval.mean, measure.digits, "+")
+    interval = result.difference.interval
+    by = interval_text(interval, measure, "+")
     if interval.half is None:
         return f"{measure.title} {by} (one seed: no interval)"
-    half = plain_number(scale * interval.half, measure.digits)
-    return f"{measure.title} {result.difference.verdict} ({by} ± {half}, {counted(interval.n, 'seed')})"
+    return f"{measure.title} {result.difference.verdict} ({by}, {plural(interval.n, 'seed')})"

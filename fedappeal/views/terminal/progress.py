@@ -13,9 +13,9 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import HEADLINE, shown_in
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import Record
-from fedappeal.runs.launch.onlookers import SeveralRuns
+from fedappeal.runs.launch.observers import SeveralRuns
 from fedappeal.runs.plan import RunPlan
-from fedappeal.views.terminal.shown import as_json, say
+from fedappeal.views.terminal.printing import as_json, say
 from fedappeal.views.terminal.view import RunView
 
 ROUNDS_APART = 2.0
@@ -27,7 +27,7 @@ OnRound = Callable[[Mapping[str, Any]], None]
 """Told of each round: its line of the history, with its decisions."""
 
 
-def described(name: str, line: Mapping[str, Any], metric: Metric) -> str:
+def progress_text(name: str, line: Mapping[str, Any], metric: Metric) -> str:
     """Return a run's name and its latest figures."""
     columns = shown_in(HEADLINE, metric)
     parts = [f"{column.title} {line[column.key]:.3f}" for column in columns if column.key in line]
@@ -50,7 +50,7 @@ def one_run(
         with bars(view.console) as progress:
             bar = progress.add_task(name, total=view.config.rounds, completed=completed)
             yield lambda line: progress.update(
-                bar, completed=line["round"], description=described(name, line, view.metric)
+                bar, completed=line["round"], description=progress_text(name, line, view.metric)
             )
         return
     lines = _RoundLines(view, clock)
@@ -64,7 +64,7 @@ def one_run(
 def several_runs(
     plans: Sequence[RunPlan], console: Console, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[SeveralRuns]:
-    """Show how far several runs are while the block runs: a bar each in a terminal, else lines."""
+    """Show several runs' progress during the block: bars, or lines without a terminal."""
     if console.is_terminal and not as_json():
         with bars(console) as progress:
             yield _SeveralBars(plans, progress)
@@ -73,7 +73,7 @@ def several_runs(
 
 
 def bars(console: Console) -> Progress:
-    """Return progress bars: a description, how many rounds are over, and how long the others may take."""
+    """Return progress bars with description, finished rounds, and time left."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -84,7 +84,10 @@ def bars(console: Console) -> Progress:
 
 
 class _RoundLines:
-    """Prints a line a round; where rounds are fast one in `ROUNDS_APART` seconds, and always the last."""
+    """A printer of round lines, at most one in `ROUNDS_APART` seconds.
+
+    The last is always printed.
+    """
 
     def __init__(self, view: RunView, clock: Callable[[], float]) -> None:
         self._view = view
@@ -106,7 +109,7 @@ class _RoundLines:
 
 
 class _Several:
-    """Several runs, each with its latest line of the history; empty: no round is over."""
+    """Several runs with their latest lines; empty before a run's first round ends."""
 
     def __init__(self, plans: Sequence[RunPlan]) -> None:
         self._plans = plans
@@ -114,7 +117,7 @@ class _Several:
         self._lines: list[Mapping[str, Any]] = [{} for _ in plans]
 
     def _latest(self) -> Iterator[tuple[RunPlan, Mapping[str, Any]]]:
-        """Read what is new; yield each run with its latest line."""
+        """Read the new lines; yield each run with its latest one."""
         for number, follower in enumerate(self._followers):
             if rounds := follower.read().rounds:
                 self._lines[number] = rounds[-1]
@@ -130,7 +133,7 @@ class _SeveralBars(_Several):
     def update(self) -> None:
         for bar, (plan, line) in zip(self._bars, self._latest(), strict=True):
             if line:
-                text = described(plan.name, line, Record(plan.path).metric)
+                text = progress_text(plan.name, line, Record(plan.path).metric)
                 self._progress.update(bar, completed=line["round"], description=text)
 
     def ended(self, number: int, reason: str) -> None:
@@ -161,7 +164,7 @@ class _SeveralLines(_Several):
         if reason:
             text = f"{plan.name} failed: {reason}"
         elif line:
-            text = described(f"{plan.name}: after round {line['round']}:", line, Record(plan.path).metric)
+            text = progress_text(f"{plan.name}: after round {line['round']}:", line, Record(plan.path).metric)
         else:
             text = f"{plan.name}: no rounds were run"
         say(self._console, f"{text} ({self._how_many()})")

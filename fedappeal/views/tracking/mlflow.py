@@ -27,7 +27,7 @@ class MLflow(Tracker):
     needs = ("mlflow", "sqlalchemy", "alembic")
 
     class Settings(PluginSettings):
-        """Where the run is recorded."""
+        """The place of the run's record."""
 
         uri: str = Field("", description="address of the store; empty: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db")
         experiment: str = Field("fedappeal", min_length=1, description="name of the experiment")
@@ -68,7 +68,10 @@ class MLflow(Tracker):
         return str(made.info.run_id)
 
     def _log_settings(self, run: TrackedRun) -> None:
-        """Log the settings that are not there; one that a continuation changed becomes a tag: parameters stay."""
+        """Log the missing settings; changed ones become tags.
+
+        Parameters stay when a run is continued.
+        """
         from mlflow.entities import Param, RunTag
 
         recorded = self._client.get_run(self._id).data.params

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from fedappeal.core.plugins import PluginSettings
+from fedappeal.protocol.foreign_text import as_markdown
 from fedappeal.record.columns import CARD, templates
 from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 
@@ -19,7 +20,7 @@ class TensorBoard(Tracker):
     needs = ("torch", "tensorboard")
 
     class Settings(PluginSettings):
-        """Where the event files are."""
+        """The folder of the event files."""
 
         folder: str = Field("", description="folder of the event files, one below it a run; empty: RUN/tensorboard")
 
@@ -30,8 +31,6 @@ class TensorBoard(Tracker):
 
         chosen = self.settings.folder
         folder = Path(chosen).expanduser().absolute() / run.name if chosen else run.folder / "tensorboard"
-        if run.id:
-            folder = Path(run.id)
         make: Any = SummaryWriter  # neither it nor `hparams` has types
         self._writer = make(str(folder), purge_step=run.after + 1 if run.after else None)
         if not run.id:
@@ -40,7 +39,7 @@ class TensorBoard(Tracker):
             figures = {column.key: 0.0 for column in templates(CARD) if "{" not in column.key}
             for summary in hparams(dict(run.settings), figures):
                 self._writer.file_writer.add_summary(summary)
-            rows = "\n".join(f"| {key} | {value} |" for key, value in run.tags.items())
+            rows = "\n".join(f"| {key} | {as_markdown(value)} |" for key, value in run.tags.items())
             self._writer.add_text("tags", f"| tag | value |\n|---|---|\n{rows}", 0)
         return str(folder)
 

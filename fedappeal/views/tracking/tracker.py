@@ -14,7 +14,7 @@ from fedappeal.system.packages import require
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run, as a tracker is told of it.
+    """A run, as its tracker sees it.
 
     Attributes:
         folder: the run's folder.
@@ -34,12 +34,12 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """What the run is called: its folder's name."""
+        """The run's name, which is its folder's."""
         return self.folder.name
 
 
 class Tracker(Plugin):
-    """Records one run elsewhere; derive from it, and override what you need.
+    """A tracker, which records one run elsewhere; derive from it for your own.
 
     It is made, and all methods are called, in one thread of its own. An exception ends the tracking, never the run.
 
@@ -53,7 +53,7 @@ class Tracker(Plugin):
 
     @classmethod
     def check_installed(cls) -> None:
-        """Check that what it needs is installed.
+        """Check that the tracker's package is installed.
 
         Raises:
             ConfigError: it is not; says how to install it.
@@ -91,7 +91,7 @@ MakeTracker = Callable[[], Tracker]
 
 
 def chosen_trackers(choices: Any, settings: Mapping[str, Any]) -> tuple[dict[str, MakeTracker], dict[str, Any]]:
-    """Return what makes each tracker, by its name, and the settings without those of trackers.
+    """Return the trackers' makers by name, and the settings without theirs.
 
     Args:
         choices: a name, a class or an object, or several.

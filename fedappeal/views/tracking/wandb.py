@@ -19,7 +19,7 @@ class WandB(Tracker):
     needs = ("wandb",)
 
     class Settings(PluginSettings):
-        """Where the run is recorded."""
+        """The place of the run's record."""
 
         project: str = Field("fedappeal", min_length=1, description="name of the project")
         entity: str = Field("", description="user or team; empty: W&B's default")

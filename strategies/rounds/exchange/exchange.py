@@ -3,119 +3,19 @@
 Flower's own `Grid.send_and_receive` sleeps for 3 seconds between polls and holds every reply at once.
 """
 
-import math
 import time
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
-from fedappeal.flower.grid.grid import Inbox, inbox_of
+from fedappeal.flower.grid.inbox import Inbox, inbox_of
 from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol.packing import Allowance, content_size
 from strategies.rounds.exchange.members import Member
-
-FACTOR = 3.0
-"""Times the other clients' median answer time that count as slow."""
-FLOOR = 2.0
-"""Seconds that never count as slow: at small times, noise is a large factor."""
-_SUFFER = 2
-_OTHERS = 2
-
-
-@dataclass(frozen=True)
-class AnswerTime:
-    """The time of a client's answer, in seconds after it was asked.
-
-    A reply is seen when it is looked for: the client answered between the last look without it and the look that
-    found it.
-
-    Attributes:
-        earliest: the last look without an answer.
-        latest: the look that found it; infinite where there was no answer.
-        worked: whether it did the work that the exchange asks for, and is compared with.
-    """
-
-    earliest: float
-    latest: float = math.inf
-    worked: bool = True
-
-    @property
-    def in_time(self) -> bool:
-        """Whether the client did the work and answered."""
-        return self.worked and self.latest < math.inf
-
-
-@dataclass
-class _Slowness:
-    answers: int = 0
-    owed: int = 0
-
-
-class Pace:
-    """The clients' answer times in one run: a client that is slow alone is waited for less.
-
-    In each exchange a client's answer time is compared with the median of the other clients' that did the same work.
-    One that takes more than `FACTOR` times that median, and more than `FLOOR` seconds, answered slowly. From its
-    second slow answer it is waited for no longer than that, until it has answered in time often enough: 4 times after
-    the second slow answer, 8 times after the third, and so on. Where fewer than two other clients can be compared
-    with, nothing is concluded: where all are slow, none is slow alone.
-
-    Args:
-        binds: whether a slow client is waited for less; else all are waited for until the deadline.
-    """
-
-    def __init__(self, binds: bool = False) -> None:
-        self.binds = binds
-        self._slow: dict[str, _Slowness] = {}
-        self._latest: dict[str, dict[str, float]] = {}
-
-    def is_slow(self, client_id: str) -> bool:
-        """Whether a client is waited for less."""
-        slowness = self._slow.get(client_id) if self.binds else None
-        return slowness is not None and slowness.answers >= _SUFFER and slowness.owed > 0
-
-    def patience(self, kind: str, client_id: str, times: Sequence[float]) -> float:
-        """Return the seconds for which a slow client's answer is waited for.
-
-        Args:
-            kind: of the exchange.
-            client_id: the client, which has not answered.
-            times: answer times of clients in this exchange so far, ascending.
-        """
-        if len(times) < _OTHERS:  # asked alone: compared with what the others took when they were asked
-            times = sorted(t for client, t in self._latest.get(kind, {}).items() if client != client_id)
-        return limit(times)
-
-    def note(self, kind: str, answers: Mapping[str, AnswerTime]) -> None:
-        """Remember the times of an exchange that is over, by client-id."""
-        latest = self._latest.setdefault(kind, {})
-        worked = {client: answer.latest for client, answer in answers.items() if answer.in_time}
-        latest |= worked
-        ordered = sorted(worked.values())
-        for client, answer in answers.items():
-            other_times = list(ordered)
-            if answer.in_time:
-                del other_times[bisect_left(other_times, answer.latest)]
-            allowed = limit(other_times) if len(other_times) >= _OTHERS else self.patience(kind, client, [])
-            if answer.earliest > allowed:
-                slowness = self._slow.setdefault(client, _Slowness())
-                slowness.answers += 1
-                slowness.owed = 2**slowness.answers
-            elif answer.latest <= allowed and client in self._slow:
-                self._slow[client].owed -= self._slow[client].owed > 0
-
-
-def limit(others: Sequence[float]) -> float:
-    """Return the seconds beyond which a client is slow, from the others' times, ascending; infinite for too few."""
-    if len(others) < _OTHERS:
-        return math.inf
-    middle = len(others) // 2
-    median = others[middle] if len(others) % 2 else (others[middle - 1] + others[middle]) / 2
-    return max(FLOOR, FACTOR * median)
-
+from strategies.rounds.exchange.pace import FACTOR, AnswerTime, Pace
 
 FIRST_POLL = 0.01
 """Seconds between the first polls for replies."""

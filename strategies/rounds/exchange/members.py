@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.keys import SEEN
+from strategies.rounds.exchange.probation import Probation
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,16 @@ class Members:
 
     Attributes:
         left: client-ids that have left the run for good.
+        unusable: clients whose answers could not be used, repeatedly.
         bare: whether nodes are known by their ids alone, so that one that is gone comes back as another.
     """
 
-    def __init__(self, left: Iterable[str] = ()) -> None:
+    def __init__(self, left: Iterable[str] = (), unusable: Probation | None = None) -> None:
         self._by_client: dict[str, Member] = {}
         self._online: set[int] = set()
         self._in_order: list[Member] | None = None
         self.left: set[str] = set(left)
+        self.unusable = unusable or Probation()
         self.bare = False
 
     def enrol(self, member: Member) -> Member | None:
@@ -119,6 +122,10 @@ class Members:
         if self.bare:  # node ids are random: a node that is gone comes back as another
             return {member.client_id for member in self.available()}
         return {member.client_id for member in self.remaining()} | (set(remembered) - self.left)
+
+    def awaited(self) -> set[str]:
+        """Return the ids of the seen clients that have not left and whose answers are of use."""
+        return self.population() - self.unusable.clients()
 
     def of_client(self, client_id: str) -> Member | None:
         """Return the client with an id, or None."""

@@ -1,65 +1,22 @@
-"""What clients are sent in a round, and the checks of a reply before the server uses it."""
+"""The replies of a round as they come, and the checks of each before the server uses it."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 
 from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.keys import CLIENT_IDS, DataProblem, Decision, is_client_id
 from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.protocol.packing import Allowance, content_bytes
-from fedappeal.settings.config import Scalar
+from fedappeal.protocol.packing import Allowance, content_bytes, model_handle, view
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT, SURVEY, Addressed, Channel, Exchange
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.refusal import NoAnswer, NotFinite, Refused, unexpected
-from strategies.rounds.round import ABSENT, Instructions, Reply, Round, RoundRecord, claim
-
-
-def train_messages(
-    members: Sequence[Member],
-    arrays: ArrayRecord,
-    config: Mapping[str, Scalar],
-    instructions: Instructions,
-    ttl: float,
-) -> list[Addressed]:
-    """Return one TRAIN message for each client.
-
-    Args:
-        members: the clients.
-        arrays: the global model.
-        config: general settings; those of the instructions count before them, but for the round's own keys.
-        instructions: what the strategy tells.
-        ttl: seconds until the deadline.
-    """
-    last = {key: config[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
-    to_all = {**config, **instructions.all, **last}
-    shared = RecordDict({keys.ARRAYS: arrays, **instructions.records, keys.CONFIG: ConfigRecord(dict(to_all))})
-    messages = []
-    for member in members:
-        to_one = instructions.each.get(member.client_id)
-        content = shared.copy()
-        if to_one:
-            content[keys.CONFIG] = ConfigRecord({**to_all, **to_one})
-        messages.append((member, _message(member, MessageType.TRAIN, content, to_all, ttl)))
-    return messages
-
-
-def evaluate_messages(
-    members: Sequence[Member], arrays: ArrayRecord, config: Mapping[str, Scalar], ttl: float
-) -> list[Addressed]:
-    """Return one EVALUATE message for each client; ``config``: theirs, ``ttl``: seconds."""
-    content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: ConfigRecord(dict(config))})
-    return [(m, _message(m, MessageType.EVALUATE, content.copy(), config, ttl)) for m in members]
-
-
-def _message(member: Member, kind: str, content: RecordDict, config: Mapping[str, Scalar], ttl: float) -> Message:
-    group = str(config[keys.SERVER_ROUND])
-    return Message(content, member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)
+from strategies.rounds.round import ABSENT, Reply, Round, RoundRecord, claim
 
 
 def train_replies(
@@ -166,6 +123,8 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 MOST_EXAMPLES = 10**12
 """Most examples that a client may claim: beyond it, a weight says nothing and float32 overflows."""
+_NEVER_MISSING = {keys.NUM_EXAMPLES, keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS, *keys.APPEALS}
+"""Numbers of an answer to EVALUATE that are no metrics; one that is not finite says that the model is of no use."""
 _SHOWN = 80
 """Characters of a client's text that a reason quotes."""
 
@@ -191,19 +150,36 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
     return record if isinstance(record, kind) else None
 
 
-def _content(message: Message) -> MetricRecord:
+def _content(message: Message, may_miss: bool = False) -> MetricRecord:
+    """Return a reply's numbers; ``may_miss``: beside a loss without metrics that are not finite."""
     if message.has_error():
         reason = one_line(message.error.reason or "")  # it is the client's text
         refused = NoAnswer if is_from_superlink(message) else Refused
         raise refused(reason or f"error code {message.error.code}")
     if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
+    missing = set()
     for key, value in metrics.items():
         if isinstance(value, list):
             raise Refused(f"{printable(key, _SHOWN)} = {printable(value, _SHOWN)} is not a finite number")
         if not math.isfinite(value):
-            raise NotFinite(f"{printable(key, _SHOWN)} = {value!r} is not a finite number")
-    return metrics
+            if not may_miss or key in _NEVER_MISSING or keys.LOSS not in metrics:
+                raise NotFinite(f"{printable(key, _SHOWN)} = {value!r} is not a finite number")
+            missing.add(key)
+    return MetricRecord({k: v for k, v in metrics.items() if k not in missing}) if missing else metrics
+
+
+def _check_readable(name: str, record: ArrayRecord) -> None:
+    """Check that a record's arrays can be read as numbers, so that no strategy fails by them."""
+    if model_handle(record) is not None:
+        return
+    for key, array in record.items():
+        try:
+            dtype = view(array).dtype
+        except ValueError as error:
+            raise Refused(f"{name}: array '{printable(key, _SHOWN)}': {error}") from None
+        if dtype.kind not in "biuf":
+            raise Refused(f"{name}: array '{printable(key, _SHOWN)}' has dtype {dtype}: numbers are allowed")
 
 
 def _num_examples(metrics: MetricRecord) -> int:
@@ -242,7 +218,8 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
         also: ArrayRecords that a joined reply carries besides the model.
 
     Raises:
-        Refused: an error reply, an unknown decision, a number that is not finite, a join without a model.
+        Refused: an error reply, an unknown decision, a number that is not finite, a join without a model, arrays that
+            are damaged or hold no numbers.
     """
     metrics = _content(message)
     number = claim(metrics, keys.DECISION) if keys.DECISION in metrics else int(Decision.JOINED)
@@ -254,6 +231,7 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
         for name in (keys.ARRAYS, *also):
             if (arrays_of_name := _record(message, name, ArrayRecord)) is None:
                 raise Refused(f"reply joins without the ArrayRecord '{name}'")
+            _check_readable(name, arrays_of_name)
             records[name] = arrays_of_name
     arrays = records.pop(keys.ARRAYS, None)
     arrays = ArrayRecord() if arrays is None else arrays  # one that is elsewhere is empty
@@ -268,10 +246,13 @@ def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
         message: the reply.
         metric: the task's primary metric.
 
+    Returns:
+        Its numbers, without metrics that are not finite: a client without a metric still has a loss.
+
     Raises:
-        Refused: an error reply, a number that is not finite, a share outside [0, 1], a metric out of its bounds.
+        Refused: an error reply, a loss that is not finite, a share outside [0, 1], a metric out of its bounds.
     """
-    metrics = _content(message)
+    metrics = _content(message, may_miss=True)
     _num_examples(metrics)
     for key in keys.APPEALS:
         if key in metrics:

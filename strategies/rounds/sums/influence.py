@@ -1,32 +1,34 @@
 """Bounds on what one client may do to the model, against what the cohort does: ``influence = bounded``.
 
 A client k joins with a weight a_k and an update u_k (its model less the one that was sent; another array of a reply
-is an update as it stands). With m_a and m_u the cohort's medians of weights and of norms::
+is an update as it stands). With m_a and m_u the cohort's medians of weights and of norms, each record its own::
 
     a_k <- m_a                        where a_k > A m_a            A: influence-weight
-    u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
     u_k <- u_k m_u / |u_k|            where |u_k| > m_u
-    u_k <- 0                          where <u_k, c> < 0           c: the common direction of the rounds before
-    k is left out                     where |u_k| > 2 N m_u
+    a_k <- m_a m_u / |u_k|            where a_k |u_k| > m_a m_u    the longest record's m_u / |u_k|
+    u_k <- 0                          where <u_k, c> < 0           c: the record's common direction so far
+    k is left out                     where |u_k| > 2 N m_u        N: influence-norm
 
-What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
-clients, and an attack that leaves them gains nothing by it. An update far beyond counts for nothing: its direction
-is no honest client's. The medians are of the latest values of the latest
-clients, as they were sent: one client is one value, whatever it sends and however often. A reply within the limits
-of the rounds before counts at once. One beyond a limit, or that comes before three clients' values are known, waits
-for the round's end (four of them at most), and is measured by this round's values too. All is done in logarithms,
-where no weight overflows; the median of an even number is the lower one.
+So no client moves the sum farther than the median client does: one with twice the weight counts twice only where its
+update is half as long. What is beyond a limit counts as the median does, not as the limit: the limits can be wide
+enough for honest clients, and an attack that leaves them gains nothing by it. An update far beyond counts for
+nothing: its direction is no honest client's. The medians are of the latest values of the latest clients, as they
+were sent: one client is one value, whatever it sends and however often. A reply within the limits of the rounds
+before (A and N medians) counts at once. One beyond a limit, or that comes before three clients' values are known,
+waits for the round's end (four of them at most), and is measured by this round's values too. All is done in
+logarithms, where no weight overflows; the median of an even number is the lower one.
 
-The common direction is the mean of the updates that counted, a client one, over the rounds: each round halves the
-share of those before. The rule is of the family of FLTrust (Cao et al., NDSS 2021), whose server takes the direction
-from data of its own, and of centred clipping (Karimireddy et al., ICML 2021), whose history it uses. Clipping about a
-centre was no better than by length: on skewed data an honest update is as far from the centre as an attack. Where
-more than a third of a round's updates point against the common direction, it is forgotten. docs/influence.json has
-figures of other rules.
+A record's common direction is the mean of its updates that counted, a client one, over the rounds: each round halves
+the share of those before. The rule is of the family of FLTrust (Cao et al., NDSS 2021), whose server takes the
+direction from data of its own, and of centred clipping (Karimireddy et al., ICML 2021), whose history it uses.
+Clipping about a centre was no better than by length: on skewed data an honest update is as far from the centre as an
+attack. Where more than a third of a round's updates point against the common direction, it is forgotten.
+docs/influence.json has figures of other rules.
 """
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
@@ -36,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.packing import Sums, array_record, record_of_arrays, serialised, view
+from fedappeal.protocol.packing import Sums, array_record, flower_array, record_of_arrays, view
 from strategies.rounds.refusal import Refused
 from strategies.rounds.reply import Reply
 from strategies.rounds.sums.weighted_sum import WeightedSum
@@ -122,7 +124,7 @@ def shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) 
             mixed += np.multiply(view(start[name]), 1.0 - factor, dtype=np.float64)
         if not np.issubdtype(values.dtype, np.floating):
             mixed = np.rint(mixed)
-        out[name] = serialised(mixed.astype(values.dtype))
+        out[name] = flower_array(mixed.astype(values.dtype))
     return record_of_arrays(out)
 
 
@@ -197,17 +199,17 @@ class Sent:
 
 @dataclass
 class Direction:
-    """The common direction of the rounds so far.
+    """The common direction of one record's updates in the rounds so far.
 
     Attributes:
-        vectors: one vector an array of the model, by name; empty while there is none.
+        vectors: one vector an array of the record, by name; empty while there is none.
     """
 
     vectors: "Sums" = field(default_factory=dict)
 
-    def opposes(self, model: "ArrayRecord", start: "ArrayRecord | None") -> bool:
+    def opposes(self, record: "ArrayRecord", start: "ArrayRecord | None") -> bool:
         """Whether an update points against the common direction; arguments as `log_norm`."""
-        return bool(self.vectors) and inner_product(model, start, self.vectors) < 0.0
+        return bool(self.vectors) and inner_product(record, start, self.vectors) < 0.0
 
     def take_up(self, counted: WeightedSum, against: int) -> None:
         """End a round: take in the mean of the updates that counted.
@@ -230,17 +232,17 @@ class Bounds:
 
     Attributes:
         medians: of the rounds before; this round's values go into them at its end.
-        direction: of the rounds before; so do this round's updates.
-        model: the model that was sent.
+        directions: of the rounds before, by record; so do this round's updates.
+        model: the model that was sent; a record of another layout is bounded in length alone.
         start: what replies' arrays are updates from: the model; None: they are updates themselves.
         weight: A; ``norm``: N.
         leaves_out: whether a client far beyond its limit is left out; else its update counts as the median one.
-        cut: clients whose weight or update was cut.
-        against: clients whose update pointed against the common direction.
+        cut: clients whose weight or update was beyond its limit.
+        against: clients of which an update pointed against its common direction.
     """
 
     medians: Medians
-    direction: Direction
+    directions: Mapping[str, Direction]
     model: "ArrayRecord"
     start: "ArrayRecord | None"
     weight: float
@@ -251,7 +253,8 @@ class Bounds:
 
     def __post_init__(self) -> None:
         self._now = copy.deepcopy(self.medians)
-        self._counted = WeightedSum(self.model if self.start is not None else zeros_like(self.model))
+        self._counted: dict[str, WeightedSum] = {}
+        self._opposed = Counter[str]()
         self._sent: dict[str, Mapping[str, float]] = {}
         self._waiting: list[Sent] = []
 
@@ -261,15 +264,14 @@ class Bounds:
         Args:
             reply: as it was sent.
             log_weight: logarithm of its weight; minus infinity for 0.
-            unit: how long its update may be beside another's.
+            unit: how long its model's update may be beside another's.
         """
-        values = {WEIGHT: log_weight, keys.ARRAYS: log_norm(reply.arrays, self.start)}
+        values = {WEIGHT: log_weight, keys.ARRAYS: log_norm(reply.arrays, self.start) - math.log(unit)}
         values |= {name: log_norm(record, None) for name, record in reply.records.items()}
-        values |= {name: value - math.log(unit) for name, value in values.items() if name != WEIGHT}
         self._sent[reply.member.client_id] = values
         self._now.note(reply.member.client_id, values)
         # By the rounds before alone: what counts must not depend on the order in which replies come.
-        if self.medians.enough(values) and not any(cut < 1.0 for cut in self._cuts(values, self.medians).values()):
+        if self.medians.enough(values) and self._within(values, self.medians):
             return [Sent(reply, values, within=True)]
         self._waiting.append(Sent(reply, values))
         return [self._waiting.pop(0)] if len(self._waiting) > HELD else []
@@ -287,22 +289,35 @@ class Bounds:
         """
         reply, client = sent.reply, sent.reply.member.client_id
         medians = self.medians if sent.within else self._now
-        cuts = self._cuts(sent.values, medians)
-        if any(cut < 1.0 for cut in cuts.values()):
+        if not self._within(sent.values, medians):
             self.cut.add(client)
-        lengths = {name: value for name, value in sent.values.items() if name != WEIGHT}
-        for name, value in lengths.items():
-            if self.leaves_out and _cut(value, medians.of(name), FAR * self.norm) < 1.0:
+        for name, value in sent.values.items():
+            if name != WEIGHT and self.leaves_out and _cut(value, medians.of(name), FAR * self.norm) < 1.0:
                 most = f"{FAR * self.norm:.3g} times the clients' median"
                 raise Refused(f"its update ({name}) is longer than {most} (influence-norm)")
-            cuts[name] = min(cuts[name], _cut(value, medians.of(name), 1.0))
-        if self.direction.opposes(reply.arrays, self.start):
+        factors = self._factors(sent.values, medians)
+        arrays = self._shortened(client, keys.ARRAYS, reply.arrays, factors)
+        records = {name: self._shortened(client, name, record, factors) for name, record in reply.records.items()}
+        return replace(reply, arrays=arrays, records=records, counts=factors[WEIGHT], sent=reply.arrays)
+
+    def _shortened(
+        self, client: str, name: str, record: "ArrayRecord", factors: Mapping[str, float]
+    ) -> "ArrayRecord":
+        """Return a record as it counts, and add it to those of which the common direction is made."""
+        start, factor = self.start if name == keys.ARRAYS else None, factors[name]
+        if name not in self._counted:
+            self._counted[name] = WeightedSum(start or zeros_like(self.model))
+        try:
+            self._counted[name].check(record)
+        except Refused:  # what the strategy makes of another layout is its own concern
+            return shortened(record, start, factor)
+        if self.directions[name].opposes(record, start):
             self.against.add(client)
-            cuts |= dict.fromkeys(lengths, 0.0)
-        arrays = shortened(reply.arrays, self.start, cuts[keys.ARRAYS])
-        records = {name: shortened(record, None, cuts[name]) for name, record in reply.records.items()}
-        self._counted.add(arrays, 1.0)
-        return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT], sent=reply.arrays)
+            self._opposed[name] += 1
+            factor = 0.0
+        bounded = shortened(record, start, factor)
+        self._counted[name].add(bounded, 1.0)
+        return bounded
 
     def leaves_alone(self, joined: Collection[str], others: int) -> bool:
         """Whether a client that had to be cut would move the model alone, or with one other, and there are others.
@@ -318,15 +333,22 @@ class Bounds:
         """End the round: what was sent counts in the medians from now on."""
         for client, values in sorted(self._sent.items()):  # not in the order in which they came
             self.medians.note(client, values)
-        self.direction.take_up(self._counted, len(self.against))
+        for name, counted in self._counted.items():
+            self.directions[name].take_up(counted, self._opposed[name])
 
-    def _cuts(self, values: Mapping[str, float], medians: Medians) -> dict[str, float]:
-        """Return the factor on each quantity that keeps it in its bound."""
-        middle = medians.of(WEIGHT)
-        cuts = {WEIGHT: _cut(values[WEIGHT], middle, self.weight)}
-        heavier = max(0.0, values[WEIGHT] - middle) if cuts[WEIGHT] == 1.0 else 0.0
-        lengths = {name: value + heavier for name, value in values.items() if name != WEIGHT}
-        return cuts | {name: _cut(value, medians.of(name), self.norm) for name, value in lengths.items()}
+    def _within(self, values: Mapping[str, float], medians: Medians) -> bool:
+        """Whether the weight is within A medians, and each length within N."""
+        factors = {name: self.weight if name == WEIGHT else self.norm for name in values}
+        return all(_cut(value, medians.of(name), factors[name]) == 1.0 for name, value in values.items())
+
+    def _factors(self, values: Mapping[str, float], medians: Medians) -> dict[str, float]:
+        """Return the factor with which the weight counts, and each record's update."""
+        factors = {name: _cut(value, medians.of(name), 1.0) for name, value in values.items() if name != WEIGHT}
+        # The longest update in medians, at most one: a logarithm.
+        longest = max(min(0.0, values[name] - medians.of(name)) for name in factors)
+        middle, weight = medians.of(WEIGHT), values[WEIGHT]
+        factors[WEIGHT] = min(_cut(weight, middle, self.weight), _cut(weight + longest, middle, 1.0))
+        return factors
 
 
 def _cut(value: float, middle: float, factor: float) -> float:

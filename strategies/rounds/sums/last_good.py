@@ -98,6 +98,9 @@ _CARRIED = f"{_RECORDS}carried/"
 class LastGood:
     """The last good model, with what the algorithm carried at that time.
 
+    Args:
+        algorithm: the run's; going back, it takes up what it carried at that time.
+
     Attributes:
         server_round: the round after which it was the run's model; 0: the initial model.
         in_a_row: roll-backs since the last good evaluation.
@@ -105,7 +108,8 @@ class LastGood:
         initial: median loss of w_0; None while it is not known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
         self.server_round = _UNKNOWN
         self.in_a_row = 0
         self.best = math.inf
@@ -114,17 +118,16 @@ class LastGood:
         self._carried: RecordDict | None = None
         self._where = _CURRENT
 
-    def begin(self, algorithm: Algorithm, first_round: int, model: "ArrayRecord", initial: "ArrayRecord") -> None:
+    def begin(self, first_round: int, model: "ArrayRecord", initial: "ArrayRecord") -> None:
         """Begin, or continue, a run.
 
         Args:
-            algorithm: the run's.
             first_round: the next round.
             model: the run's model.
             initial: w_0.
         """
         if self._where == _CURRENT:
-            self._keep(algorithm, first_round - 1 if self.server_round == _UNKNOWN else self.server_round, model)
+            self._keep(first_round - 1 if self.server_round == _UNKNOWN else self.server_round, model)
             self._where = _INITIAL if model is initial else _CURRENT
         elif self._where == _INITIAL:
             self._model = initial
@@ -148,11 +151,10 @@ class LastGood:
         if len(losses := _losses(answers)) >= ANSWERS:
             self.initial = median_low(losses)
 
-    def settle(self, algorithm: Algorithm, record: RoundRecord, model: "ArrayRecord", hooks: Hooks) -> "ArrayRecord":
+    def settle(self, record: RoundRecord, model: "ArrayRecord", hooks: Hooks) -> "ArrayRecord":
         """Return the model with which the run continues after a round: the round's, or the last good one.
 
         Args:
-            algorithm: the run's; going back, it takes up what it carried at that time.
             record: the round's, with the answers to its evaluation; it notes a roll-back.
             model: the model after the round.
             hooks: told of a roll-back.
@@ -163,14 +165,14 @@ class LastGood:
         if answered >= ANSWERS and 2 * len(usable) >= answered:
             self.in_a_row = 0
             self.best = min(self.best, median_low(losses))
-            self._keep(algorithm, record.server_round, model)
+            self._keep(record.server_round, model)
             return model
         if answered < ANSWERS or 2 * lost <= len(record.measured) + record.unusable:
             self._where = _INITIAL if self._where == _INITIAL else _KEPT
             return model
         if self._model is None or self._carried is None:
             return model
-        algorithm.take_up(unpacked(self._carried))
+        self._algorithm.take_up(unpacked(self._carried))
         self.in_a_row += 1
         self._where = _CURRENT
         record.metrics |= {ROLLED_BACK: 1.0, ROLLED_BACK_TO: float(self.server_round)}
@@ -179,9 +181,9 @@ class LastGood:
         hooks.on_rolled_back(record.server_round, self.server_round, len(usable), answered)
         return self._model
 
-    def _keep(self, algorithm: Algorithm, server_round: int, model: "ArrayRecord") -> None:
+    def _keep(self, server_round: int, model: "ArrayRecord") -> None:
         self.server_round, self._model, self._where = server_round, model, _CURRENT
-        self._carried = packed(algorithm.carried())  # a copy: the algorithm may change its own in place
+        self._carried = packed(self._algorithm.carried())  # a copy: the algorithm may change its own in place
 
     # -- in a checkpoint -----------------------------------------------------------------------------
 
@@ -197,13 +199,12 @@ class LastGood:
             return {}
         return {_MODEL: self._model, **{f"{_CARRIED}{name}": record for name, record in self._carried.items()}}
 
-    def restore(self, loop: Mapping[str, Any], records: "RecordDict", fresh: "RecordDict") -> None:
+    def restore(self, loop: Mapping[str, Any], records: "RecordDict") -> None:
         """Take up what `state` and `records` returned; a checkpoint of an earlier version has neither.
 
         Args:
             loop: the scalars.
             records: the second part of `split`.
-            fresh: what the algorithm carries before its first round.
         """
         from flwr.app import ArrayRecord, RecordDict
 
@@ -211,7 +212,7 @@ class LastGood:
         self._where = str(loop.get("good-model", _CURRENT))
         self.best, self.initial = float(loop.get("best-loss", math.inf)), loop.get("initial-loss")
         if self._where == _INITIAL:
-            self._carried = fresh
+            self._carried = packed(self._algorithm.carried())  # before its first round
         if self._where == _KEPT:
             model = records[_MODEL]
             assert isinstance(model, ArrayRecord)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import Elsewhere, Part, Sums, elsewhere, record_of_arrays, serialised, view
+from fedappeal.protocol.packing import ModelHandle, Summand, Sums, flower_array, model_handle, record_of_arrays, view
 from strategies.rounds.refusal import NotFinite, Refused
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _GROUP = 64
 FOLDED_AT_ONCE = 64 << 20
 """Bytes of models that wait where they were trained until they are added up there."""
 
-CheckedModel = dict[str, NDArray[np.generic]] | Elsewhere
+CheckedModel = dict[str, NDArray[np.generic]] | ModelHandle
 """A model's values by name, each as one vector, that fit a `WeightedSum`; or a model that stayed where it is."""
 
 
@@ -52,7 +52,7 @@ class WeightedSum:
         self._group: dict[str, NDArray[np.floating]] = {}
         self._grouped = 0
         self._sums: dict[str, NDArray[np.float64]] = {}
-        self._elsewhere: list[Part] = []
+        self._elsewhere: list[Summand] = []
         self._bytes_elsewhere = 0
         self.weight = 0.0
         self.count = 0
@@ -63,7 +63,7 @@ class WeightedSum:
         Raises:
             Refused: if the model has another layout or a value that is not finite.
         """
-        if (model := elsewhere(arrays)) is not None:
+        if (model := model_handle(arrays)) is not None:
             return self._checked_elsewhere(model)
         if set(arrays.keys()) != set(self._like):
             raise Refused(f"model has arrays {sorted(arrays.keys())}, expected {sorted(self._like)}")
@@ -88,8 +88,8 @@ class WeightedSum:
         """Add one model that `check` returned."""
         self.weight += weight
         self.count += 1
-        if isinstance(values, Elsewhere):
-            self._elsewhere.append(Part(values, weight))
+        if isinstance(values, ModelHandle):
+            self._elsewhere.append(Summand(values, weight))
             self._bytes_elsewhere += values.size
             if self._bytes_elsewhere > FOLDED_AT_ONCE:
                 self._gather()
@@ -122,7 +122,7 @@ class WeightedSum:
                 self._group[name].fill(0)
         self._grouped = 0
 
-    def _checked_elsewhere(self, model: Elsewhere) -> Elsewhere:
+    def _checked_elsewhere(self, model: ModelHandle) -> ModelHandle:
         if model.trouble:
             raise (NotFinite if model.not_finite else Refused)(model.trouble)
         if (form := {name: (like.shape, like.dtype.name) for name, like in self._like.items()}) != model.form:
@@ -201,7 +201,7 @@ class WeightedSum:
                 _multiply_add(mixed, like.reshape(-1), sent_weight)
             if not np.issubdtype(like.dtype, np.floating):
                 mixed = np.rint(mixed)
-            out[name] = serialised(mixed.astype(like.dtype, copy=False).reshape(like.shape))
+            out[name] = flower_array(mixed.astype(like.dtype, copy=False).reshape(like.shape))
         return record_of_arrays(out)
 
 
@@ -327,7 +327,7 @@ class HeldModels(WeightedSum):
         Raises:
             TypeError: a model that stayed where it was trained.
         """
-        if isinstance(values, Elsewhere):
+        if isinstance(values, ModelHandle):
             raise TypeError("a median needs the models themselves")
         self._models.append(values)
         self.weight += 1.0

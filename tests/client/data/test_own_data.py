@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from client.data.columns import Columns, OwnDataError
 from client.data.own_data import check_own_data, load_own_data
+from client.data.refused import OwnDataError
+from fedappeal.data.columns import Columns
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
@@ -143,7 +144,11 @@ def damaged_inside(path: Path) -> None:
     ("name", "write", "expected"),
     [
         ("none.npz", lambda path: None, "no such file or folder"),
-        ("mine.txt", lambda path: path.write_text("1,2"), "a file of data is a .csv or .parquet with a column of"),
+        (
+            "mine.txt",
+            lambda path: path.write_text("1,2"),
+            "a file of data is a .csv, .jsonl or .parquet with a column of",
+        ),
         ("mine.npz", lambda path: path.write_text("1,2"), "not an .npz that can be read"),
         ("mine.npz", lambda path: path.touch(), "not an .npz that can be read"),
         ("mine.npz", damaged, "not an .npz that can be read"),

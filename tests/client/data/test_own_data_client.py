@@ -12,15 +12,15 @@ from flwr.common.config import parse_config_args
 
 import client.process.serve
 from client.participant import Participant
-from client.participation.byzantine import attacks
 from client.roster import KEPT_WITH_OWN_DATA, Participants
 from client.settings import Connection, NodeSettings
 from client.state.store import ContextStore
+from client.training.task_learner import TaskLearners
 from fedappeal.cli.main import main
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
-from tests.node import Node, changed, run_config
+from tests.node import Node, changed, participant_of, run_config
 
 ROOT = Path(__file__).parents[3]
 RNG = np.random.default_rng(2)
@@ -35,7 +35,7 @@ def own(tmp_path: Path) -> str:
 
 
 def participant(node: NodeSettings, config: RunConfig = CONFIG) -> Participant:
-    return Participant(config, node, ContextStore(RecordDict()))
+    return participant_of(config, node, ContextStore(RecordDict()))
 
 
 def called(node: NodeSettings, config: RunConfig = CONFIG) -> Message:
@@ -52,10 +52,10 @@ def called(node: NodeSettings, config: RunConfig = CONFIG) -> Message:
         ({"role": "unseen", "partition-id": 0}, "role = 'unseen' is not allowed without data: partition-id says"),
         ({"data": "a.csv"}, "label is missing: which column of data = 'a.csv' holds the labels"),
         ({"data": "a.csv", "label": "y", "features": "x,y"}, "label = 'y' is not allowed: it is one of the features"),
-        ({"data": "a.npz", "label": "y"}, "label = 'y' is not allowed with data = 'a.npz': only a .csv or .parquet"),
+        ({"data": "a.npz", "label": "y"}, "label = 'y' is not allowed with data = 'a.npz': only a table"),
         (
             {"data": "mine:load", "features": "a"},
-            "features = 'a' is not allowed with data = 'mine:load': only a .csv",
+            "features = 'a' is not allowed with data = 'mine:load': only a table",
         ),
         ({"label": "y", "partition-id": 0}, "label = 'y' is not allowed without data: it names columns of a table"),
         ({"role": "seeing", "data": "a"}, "role = 'seeing' is not allowed: input should be 'seen' or 'unseen'"),
@@ -113,19 +113,16 @@ def test_what_is_wrong_with_the_data_is_told_to_the_owner_alone(
 
 
 def test_settings_for_the_tasks_own_clients_do_not_touch_it(own: str) -> None:
-    config = run_config(
-        clients=2, strategy="fedalign", flip_share=1.0, byzantine_share=1.0, fedalign__priority_clients=2
-    )
+    config = run_config(clients=2, strategy="fedalign", flip_share=1.0, fedalign__priority_clients=2)
     one = participant(NodeSettings(data=own, client_id="anna", device="cpu"), config)
     honest = participant(NodeSettings(data=own, client_id="anna", device="cpu"))
-    assert one.data.fingerprint == honest.data.fingerprint
-    assert not attacks(config, one.node.partition_id)
+    assert one.learner.data.fingerprint == honest.learner.data.fingerprint
     assert not one.priority()
     assert participant(NodeSettings(data=own, priority=True, device="cpu")).priority()
 
 
 def test_few_runs_data_are_held_at_a_time(own: str) -> None:
-    kept = Participants()
+    kept = Participants(TaskLearners())
     for seed in range(KEPT_WITH_OWN_DATA + 2):
         config = changed(CONFIG, seed=seed).as_config()
         kept.of(Context(1, 2, NodeSettings(data=own, device="cpu").as_config(), RecordDict(), config))
@@ -182,24 +179,29 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 
 WORK = """
 from flwr.app import RecordDict
-from client.participant import Participant
+from client.learner import Job
+from client.roster import Participants
 from client.settings import NodeSettings
 from client.state.store import ContextStore
 from fedappeal.core.local_rule import LocalTrainingSettings
 from client.training.sgd import SGD
+from client.training.task_learner import TaskLearners
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.tasks.datasets import idx_images
 
+idx_images.DEBIAN_DIR /= "nowhere"
+clients = Participants(TaskLearners())
 for task in ("digits", "fmnist"):
     config = RunConfig.parse({"task": task, "clients": 2, "solo.steps": 3})
-    one = Participant(config, NodeSettings(data=f"{task}.npz", device="cpu"), ContextStore(RecordDict()))
-    arrays = one.task.initial_model(0).state_dict()
+    one = clients.made(config, NodeSettings(data=f"{task}.npz", device="cpu"), ContextStore(RecordDict()))
+    arrays = one.learner.task.initial_model(0).state_dict()
     arrays = {name: value.numpy() for name, value in arrays.items()}
     one.begin_run("k", arrays)
     training = LocalTrainingSettings(learning_rate=0.1, batch_size=16, local_steps=2)
-    one.trained(arrays, SGD(), training, 1, "batches")
-    print(len(one.data.train), len(one.data.test))
+    one.trained(arrays, Job(SGD(), training, "batches", 1))
+    print(len(one.learner.data.train), len(one.learner.data.test))
     try:
-        Participant(config, NodeSettings(partition_id=0, device="cpu"), ContextStore(RecordDict()))
+        clients.made(config, NodeSettings(partition_id=0, device="cpu"), ContextStore(RecordDict()))
     except (ConfigError, ImportError) as error:
         print(error)
 """
@@ -221,5 +223,6 @@ def test_neither_the_data_set_nor_its_packages_are_needed(tmp_path: Path) -> Non
     lines = done.stdout.strip().splitlines()
     assert lines[::2] == ["12 8", "12 8"]
     # One of the task's own clients does need them, so they were really absent.
-    assert all("pip install 'fedappeal[data]'" in refusal for refusal in lines[1::2])
+    assert "pip install 'fedappeal[data]'" in lines[1]
+    assert lines[3].startswith("task = 'fmnist' finds no data")
     assert len(lines) == 4

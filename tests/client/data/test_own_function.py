@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import client.data.own_function
-from client.data.columns import OwnDataError
 from client.data.own_data import check_own_data, load_own_data
+from client.data.refused import OwnDataError
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import TaskSettings
+from fedappeal.tasks.examples import with_held_out
 from fedappeal.tasks.task import ClientData, Split, Task
 from tests.plugin_folder import write_module
 
@@ -97,6 +98,14 @@ def test_the_owners_own_split_stays(returns: Callable[..., ClientData], found: o
     limited = returns(found, max_train_examples=2)
     torch.testing.assert_close(limited.train.x, torch.from_numpy(X[kept]).float())
     assert len(limited.test) == 2
+
+
+def test_what_the_owner_holds_out_is_held_out(returns: Callable[..., ClientData]) -> None:
+    train, test, held_out = (Split(*tensors(X[rows], Y[rows])) for rows in (slice(3), slice(3, 5), slice(5, 6)))
+    data = with_held_out(returns(ClientData(train, test, held_out)))
+    assert data.held_out is not None
+    assert torch.equal(data.held_out.x, held_out.x)  # type: ignore[arg-type]
+    assert data.counts == (3, 2)
 
 
 def test_structures_of_any_type_go_to_the_model_as_they_are(returns: Callable[..., ClientData]) -> None:

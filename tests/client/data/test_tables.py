@@ -1,12 +1,14 @@
 """A volunteer's table: which columns are read, in which numbers, and one line for each cell that does not fit."""
 
 import csv
+import json
 import re
 import sys
 import tracemalloc
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow
@@ -14,12 +16,14 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from client.data.columns import Columns, OwnDataError
 from client.data.own_data import check_own_data, load_own_data
+from client.data.refused import OwnDataError
+from fedappeal.data.columns import Columns
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
+from fedappeal.tasks.examples import with_held_out
 from fedappeal.tasks.task import ClientData, Task
 
 BEDS = Columns(label="kind")
@@ -184,13 +188,18 @@ def refused(
             "it has no column a and no column b (its header: height, width, kind)",
             "columns",
         ),
-        (["a,a,kind", GOOD], BEDS, "2 of its columns are called a", "columns"),
-        ([",a,kind", "0,1,moss"], BEDS, "column 1 has no name: choose the features (features)", "columns"),
-        (["kind", "moss"], BEDS, "it has no column but kind: features are needed", "columns"),
+        (["kind,a,kind", GOOD], BEDS, "2 of its columns are called kind", "columns"),
+        (["a,a,kind", GOOD], Columns(("a",), "kind"), "2 of its columns are called a", "columns"),
         ([HEADER, GOOD, "1,2"], BEDS, "row 2 (line 3) has 2 cells, the header 3", "shape"),
         ([HEADER, "", GOOD, "1,2,3,moss"], BEDS, "row 2 (line 4) has 4 cells, the header 3", "shape"),
         ([HEADER, GOOD, "1,2, "], BEDS, "row 2 (line 3), column kind: the cell is empty", "labels"),
-        ([HEADER, GOOD, '"1,2,moss'], BEDS, "it is no CSV that can be read (unexpected end of data)", "unreadable"),
+        (
+            [HEADER, GOOD, '"1,2,moss'],
+            BEDS,
+            "it is no CSV that can be read (unexpected end of data, in line",
+            "unreadable",
+        ),
+        ([HEADER, '"1,2,moss', '"3,4,oak'], BEDS, "it is no CSV that can be read (',' expected", "unreadable"),
     ],
 )
 def test_what_is_wrong_without_a_task_is_said_at_the_start(
@@ -206,6 +215,11 @@ def test_what_is_wrong_without_a_task_is_said_at_the_start(
         (" ", "the cell is empty"),
         ("tall", "'tall' is no finite number"),
         ("1;5", "'1;5' is no finite number"),
+        ('"1,5"', "'1,5' is no finite number: decimals have a point"),
+        ("1_5", "'1_5' is no finite number"),
+        ("\uff11", "'\uff11' is no finite number"),
+        ("infinity", "'infinity' is no finite number"),
+        ("0x10", "'0x10' is no finite number"),
         ("nan", "'nan' is no finite number"),
         ("-inf", "'-inf' is no finite number"),
         ("1e999", "'1e999' is no finite number"),
@@ -271,8 +285,114 @@ def test_a_task_that_takes_no_data_or_fails(tmp_path: Path) -> None:
     refused(path, BEDS, told, DataProblem.VALUES, known=False, task=Broken(SETTINGS))
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["a,a,kind", GOOD], "2 of its columns are called a"),
+        ([",a,kind", "0,1,moss"], "column 1 has no name: choose the features (features)"),
+        (["kind", "moss"], "it has no column but kind: features are needed"),
+    ],
+)
+def test_columns_that_only_a_task_without_names_needs(lines: list[str], expected: str, tmp_path: Path) -> None:
+    refused(write(tmp_path, *lines), BEDS, expected, DataProblem.COLUMNS, known=False)
+
+
+@pytest.mark.parametrize("header", [",height,width,kind", "note,height,width,kind,note", "height,width,kind,"])
+def test_columns_that_are_not_used_may_have_no_name_or_one_name(header: str, tmp_path: Path) -> None:
+    cells = {"height": ("1.5", "3"), "width": ("2", "4"), "kind": ("moss", "oak")}
+    rows = [",".join(cells.get(name, ("x", "y"))[row] for name in header.split(",")) for row in (0, 1)]
+    expected = ([[0.5, 1.0], [2.0, 3.0]], [0, 2])
+    assert loaded(write(tmp_path, header, *rows), BEDS, 2, Named(SETTINGS)) == expected
+
+
+def test_all_problems_of_a_table_are_one_message(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER, "1,,elm", "1_5,2", "1_5,tall,oak", "1_0,,moss", "1")
+    told = (
+        "row 1 (line 2), column width: the cell is empty (and 1 more of its rows); "
+        "row 1 (line 2), column kind: label 'elm': 0 to 2, or moss, fern, oak are allowed; "
+        "row 2 (line 3) has 2 cells, the header 3 (and 1 more of its rows); "
+        "row 3 (line 4), column height: '1_5' is no finite number (and 1 more of its rows); "
+        "row 3 (line 4), column width: 'tall' is no finite number"
+    )
+    with pytest.raises(OwnDataError) as caught:
+        load_own_data(PLANTS, path, "anna", BEDS)
+    assert sorted(str(caught.value).removeprefix(f"data = '{path}' is not allowed: ").split("; ")) == sorted(
+        told.split("; ")
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "cells"),
+    [
+        (("1", "2", "3"), ("1", "1.0", " 1 ", "01", "1e0")),
+        (("0", "1"), ("0", "0.0", "False", "false")),
+        (("False", "True"), ("False", "0", "0.0", "FALSE")),
+        (("moss", "fern"), ("moss", "0", "0.0", " moss ")),
+        (("1.0", "2.0"), ("1", "1.0")),
+    ],
+)
+def test_a_class_has_one_meaning_however_it_is_written(
+    names: tuple[str, ...], cells: tuple[str, ...], tmp_path: Path
+) -> None:
+    class Graded(Plants):
+        num_classes, class_names = len(names), names
+
+    rows = [f"1,2,{cell}" for cell in cells]
+    task = Graded(SETTINGS)
+    assert loaded(write(tmp_path, HEADER, *rows), BEDS, len(rows), task)[1] == [0] * len(rows)
+    first = names[0]
+    typed: list[Any] = [[first, first], pyarrow.array([first, first]).dictionary_encode()]
+    if first[0].isdigit():
+        typed += [[int(float(first))] * 2, [float(first)] * 2, pyarrow.array([Decimal(first)] * 2)]
+    if first == "False":
+        typed += [[False, False]]
+    for labels in typed:
+        pyarrow.parquet.write_table(pyarrow.table({"h": [1, 2], "w": [1, 2], "kind": labels}), tmp_path / "m.parquet")
+        assert loaded(str(tmp_path / "m.parquet"), BEDS, 2, task)[1] == [0, 0]
+
+
+def test_where_classes_are_called_by_numbers_there_are_no_others(tmp_path: Path) -> None:
+    class Stars(Plants):
+        class_names = ("1", "2", "3")
+
+    path = write(tmp_path, HEADER, GOOD.replace("moss", "1"), "1,2,0")
+    told = "row 2 (line 3), column kind: label '0': 1, 2, 3 are allowed"
+    refused(path, BEDS, told, DataProblem.LABELS, known=False, task=Stars(SETTINGS))
+
+
+def test_labels_that_start_from_1_are_said(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER, *(f"1,2,{label}" for label in (1, 2, 3)))
+    told = (
+        "row 3 (line 4), column kind: label '3': 0 to 2, or moss, fern, oak are allowed; do the table's labels start"
+    )
+    refused(path, BEDS, told, DataProblem.LABELS, known=False)
+
+
+def test_the_class_names_that_datasets_records_count(tmp_path: Path) -> None:
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    kinds = Features(
+        {"h": Value("float32"), "w": Value("float32"), "kind": ClassLabel(names=["oak", "fern", "moss"])}
+    )
+    saved = Dataset.from_dict({"h": [1.5, 3], "w": [2, 4], "kind": [2, 0]}, kinds)
+    saved.save_to_disk(tmp_path / "saved")
+    saved.to_parquet(str(tmp_path / "saved.parquet"))
+    for name in ("saved", "saved.parquet"):
+        assert loaded(str(tmp_path / name), BEDS, 2) == ([[0.5, 1.0], [2.0, 3.0]], [0, 2])
+
+
+def test_json_lines_are_a_table_too(tmp_path: Path) -> None:
+    lines = ('{"kind": "moss", "height": 1.5, "width": 2}', '{"width": "4", "note": [1], "kind": 2, "height": 3}')
+    assert loaded(write(tmp_path, *lines, name="m.jsonl"), Columns(("height", "width"), "kind"), 2)[1] == [0, 2]
+    path = write(tmp_path, *lines, '{"width": 4, "kind": 2}', name="m.jsonl")
+    told = "row 3 (line 3), column height: the cell is empty"
+    refused(path, Columns(("height", "width"), "kind"), told, DataProblem.VALUES, known=True)
+
+
 def test_a_file_in_another_encoding(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
+    path.write_text("height,width,kind\n1,2,0\n", encoding="utf-16")
+    refused(str(path), BEDS, "it is a text in UTF-16: UTF-8 is needed", DataProblem.UNREADABLE, known=True)
     path.write_bytes("height,width,kind\n1,2,größe\n".encode("latin-1"))
     refused(str(path), BEDS, "it is no text in UTF-8 (invalid", DataProblem.UNREADABLE, known=True)
 
@@ -284,7 +404,7 @@ def test_a_file_in_another_encoding(tmp_path: Path) -> None:
         (
             {"h": [1, 2], "w": ["a", "b"], "kind": [0, 1]},
             BEDS,
-            "column w holds string: numbers are allowed",
+            "row 1, column w: 'a' is no finite number (and 1 more of its rows)",
             "values",
         ),
         ({"h": [1, 2], "w": [1, None], "kind": [0, 1]}, BEDS, "row 2, column w: the cell is empty", "values"),
@@ -304,8 +424,9 @@ def test_a_parquet_file_that_does_not_fit(
     path = str(tmp_path / "mine.parquet")
     pyarrow.parquet.write_table(pyarrow.table(table), path)
     refused(path, columns, expected, DataProblem(problem), known=False)
-    if problem == "values":
-        refused(path, Columns(("h", "w"), "kind"), expected, DataProblem(problem), known=True)
+    if problem == "values":  # a column of texts alone may be a task's categories
+        known = table["w"] != ["a", "b"]
+        refused(path, Columns(("h", "w"), "kind"), expected, DataProblem(problem), known)
 
 
 def test_what_is_wrong_with_a_parquet_file_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,9 +435,9 @@ def test_what_is_wrong_with_a_parquet_file_at_the_start(tmp_path: Path, monkeypa
     refused(path, BEDS, "row 2, column kind: the cell is empty", DataProblem.LABELS, known=True)
     refused(path, Columns(label="y"), "it has no column y (its header: h, w, kind)", DataProblem.COLUMNS, known=True)
     Path(path).write_text("height,width\n1,2\n")
-    refused(path, BEDS, "it is no Parquet file that can be read (Parquet magic", DataProblem.UNREADABLE, known=True)
+    refused(path, BEDS, "it cannot be read (Parquet magic", DataProblem.UNREADABLE, known=True)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    told = "a .parquet needs pyarrow: pip install 'fedappeal[tables]' (a .csv needs nothing)"
+    told = "a .parquet file or a saved dataset needs pyarrow (a .csv or .jsonl needs nothing): pip install"
     refused(path, BEDS, told, DataProblem.UNREADABLE, known=True)
 
 
@@ -344,6 +465,99 @@ def test_a_large_csv_needs_a_small_multiple_of_its_size(tmp_path: Path) -> None:
     held = sum(part.x.numpy().nbytes for part in (data.train, data.test))  # type: ignore[union-attr]
     assert held == rows * 40 * 4
     assert peak < 4 * size, f"{peak / size:.1f} times {size} bytes"
+
+
+class AsItIs(Plants):
+    def inputs(self, raw: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(raw.astype(np.float32))
+
+
+def test_a_table_is_standardised_by_its_training_rows_where_the_task_takes_it_as_it_is(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal([1e7, 60], 15, (40, 2)).round(2)
+    path = write(tmp_path, HEADER, *(f"{a},{b},{k % 3}" for k, (a, b) in enumerate(x.tolist())))
+    pyarrow.parquet.write_table(
+        pyarrow.table({"height": x[:, 0], "width": x[:, 1], "kind": [k % 3 for k in range(40)]}),
+        tmp_path / "m.parquet",
+    )
+    train = generator(3, "split", client="anna").permutation(40)[:20]
+    expected = (x - x[train].mean(axis=0)) / x[train].std(axis=0)
+    for source in (path, str(tmp_path / "m.parquet")):
+        data = load_own_data(AsItIs(SETTINGS), source, "anna", BEDS)
+        np.testing.assert_allclose(in_order(data, 40)[0], expected, rtol=1e-4, atol=1e-5)
+        assert data.scaling is not None
+        assert with_held_out(data).to(torch.device("cpu")).scaling == data.scaling
+        np.testing.assert_allclose(data.scaling.mean, x[train].mean(axis=0))
+    plain = load_own_data(AsItIs(SETTINGS.model_copy(update={"scale": "none"})), path, "anna", BEDS)
+    assert plain.scaling is None
+    assert plain.fingerprint != data.fingerprint  # by which requirements are stored
+    np.testing.assert_array_equal(in_order(plain, 40)[0], x.astype(np.float32))
+    assert load_own_data(PLANTS, path, "anna", BEDS).scaling is None  # it scales itself
+    asked = load_own_data(Plants(SETTINGS.model_copy(update={"scale": "standard"})), path, "anna", BEDS)
+    np.testing.assert_allclose(in_order(asked, 40)[0][:, 1], expected[:, 1], rtol=1e-4, atol=1e-5)
+
+
+class Shirts(AsItIs):
+    feature_names, input_shape = ("height", "size"), (4,)
+    categories: ClassVar = {"size": ("s", "3+", "")}
+
+
+def shirts(folder: Path, sizes: Sequence[str | None]) -> list[str]:
+    """The same rows in each format."""
+    heights, kinds = [1.5, *range(2, len(sizes) + 1)], [k % 3 for k in range(len(sizes))]
+    columns = {"size": sizes, "kind": kinds, "height": heights}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "s.parquet")
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    lines = [
+        "size,kind,height",
+        *(f"{size or ''},{kind},{height}" for size, kind, height in zip(*columns.values(), strict=True)),
+    ]
+    return [
+        write(folder, *lines),
+        write(folder, *map(json.dumps, rows), name="s.jsonl"),
+        str(folder / "s.parquet"),
+    ]
+
+
+def test_the_tasks_categories_are_a_column_for_each_value_in_every_format(tmp_path: Path) -> None:
+    task = Shirts(SETTINGS.model_copy(update={"scale": "none"}))
+    expected = [[1.5, 1, 0, 0], [2, 0, 1, 0], [3, 0, 0, 1], [4, 1, 0, 0]]
+    for path in shirts(tmp_path, ["s", "3+", None, "s"]):
+        assert loaded(path, BEDS, 4, task)[0] == expected
+    path = write(tmp_path, "size,kind,height", "s,0,1.5", "s,1,2")
+    assert loaded(path, Columns(("height", "size"), "kind"), 2, task)[0] == [[1.5, 1, 0, 0], [2, 1, 0, 0]]
+    assert task.fingerprint != AsItIs(task.settings).fingerprint
+
+    class Other(Shirts):
+        categories: ClassVar = {"size": ("s", "", "3+")}
+
+    assert Other(task.settings).fingerprint != task.fingerprint
+
+
+def test_a_category_of_many_values_is_refused_before_it_takes_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wide(Shirts):
+        input_shape, categories = (1_000_001,), {"size": tuple(map(str, range(1_000_000)))}
+
+    monkeypatch.setenv("FEDAPPEAL_MAX_DATA", "1")
+    for path in shirts(tmp_path, ["1", "2", "3"]):
+        with pytest.raises(OwnDataError, match="its numbers need 25 MB in memory: at most 1 MB are allowed"):
+            load_own_data(Wide(SETTINGS), path, "anna", BEDS)
+
+
+def test_values_that_the_task_does_not_name_are_said_with_all_that_is_wrong(tmp_path: Path) -> None:
+    class Strict(Shirts):
+        input_shape, categories = (3,), {"size": ("s", "3+")}
+
+    task = Strict(SETTINGS)
+    for path in shirts(tmp_path, ["s", "XL", None, "0", "XL"]):
+        first = 3 if path.endswith("csv") else 2
+        lines = [f" (line {first + k})" if not path.endswith("parquet") else "" for k in range(2)]
+        empty = f"row 3{lines[1]}, column size: the cell is empty"
+        others = f"row 2{lines[0]}, column size: 'XL' is none of its values: s, 3+ (and 2 more of its rows)"
+        refused(path, BEDS, f"{empty}; {others}", DataProblem.VALUES, False, task)
+    wide = "3 columns of features, one a value of each category, where the task's inputs have shape (9,)"
+    refused(path, BEDS, wide, DataProblem.SHAPE, False, type("Wide", (Strict,), {"input_shape": (9,)})(SETTINGS))
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ import pytest
 from PIL import Image
 
 from client.data import to_predict
-from client.data.to_predict import Batch, examples_in
+from client.data.to_predict import Batch, examples_of
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard
 
-CARD = ModelCard.of(
-    load_task(RunConfig().task_settings()), RunConfig(), round=1, run_key="", figures={}, measured_on=""
-)
+TASK = load_task(RunConfig().task_settings())
+CARD = ModelCard.of(TASK, RunConfig(), round=1, run_key="", figures={}, measured_on="")
 X = np.random.default_rng(0).integers(0, 17, (5, 8, 8)).astype(np.uint8)
 
 
@@ -24,7 +23,7 @@ def save(path: Path, value: int = 255) -> None:
 
 
 def read(path: Path, card: ModelCard = CARD) -> tuple[list[Batch], str]:
-    found = examples_in(path, card)
+    found = examples_of(path, card, TASK)
     return list(found.batches), found.unlabelled
 
 
@@ -71,8 +70,9 @@ def test_an_npz_with_and_without_labels(tmp_path: Path, monkeypatch: pytest.Monk
     batches, unlabelled = read(tmp_path / "b.npz")
     assert {batch.labels is None for batch in batches} == {True}
     assert unlabelled == "it holds no array y"
-    values = CARD.model_copy(update={"num_classes": 0})
-    assert read(tmp_path / "a.npz", values)[1] == "the task's labels are no classes"
+    batches, unlabelled = read(tmp_path / "a.npz", CARD.model_copy(update={"num_classes": 0}))
+    assert [batch.labels.tolist() for batch in batches if batch.labels is not None] == [[0.0, 1.0, 2.0], [3.0, 4.0]]
+    assert unlabelled == ""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for name, card, line in (
         ("nothing", CARD, "no such file or folder"),
         ("a.csv", CARD, r"2 columns of features, where the task.s inputs have shape \(1, 8, 8\): 64 are needed"),
-        ("a.txt", CARD, "a file of data is a .csv, a .parquet or an .npz with an array x"),
+        ("a.txt", CARD, "a file of data is a .csv, a .jsonl, a .parquet or an .npz with an array x"),
         ("empty", CARD, "it holds no images"),
         ("broken", CARD, "image .*a.png cannot be read"),
         ("broken", vectors, r"the task's inputs have shape \(64,\), which images have not"),

@@ -12,14 +12,15 @@ from client.app import client_app
 from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.training.models import arrays_of
+from client.training.task_learner import TaskLearners
 from fedappeal.cli.main import main
 from fedappeal.core.algorithm import Claims
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
-from server.build import check_settings, chosen
-from server.run import roll_call_settings
+from server.build import check_settings, run_plugins
+from server.server_run import roll_call_settings
 from strategies import FedAvg, Hooks, RoundRecord
 from strategies.scaffold import CONTROL
 from tests.grid import Handler, MemoryGrid, time_of
@@ -60,7 +61,7 @@ NEEDED: dict[str, set[str]] = {
 
 def told_of(config: RunConfig) -> dict[str, Scalar]:
     """What the roll call of a run says."""
-    return roll_call_settings(chosen(config), load_task(config.task_settings()))
+    return roll_call_settings(run_plugins(config), load_task(config.task_settings()))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -157,7 +158,7 @@ class Records(Hooks):
 
 def two_rounds(*owners: dict[str, Scalar]) -> tuple[list[RoundRecord], list[list[MetricRecord]]]:
     """Run two rounds of the real strategy with a real client for each owner: the records, each client's figures."""
-    app, answers = client_app(Participants()), [list[MetricRecord]() for _ in owners]
+    app, answers = client_app(Participants(TaskLearners())), [list[MetricRecord]() for _ in owners]
 
     def volunteering(number: int) -> Handler:
         own: dict[str, Scalar] = {"partition-id": number, "device": "cpu", **owners[number]}

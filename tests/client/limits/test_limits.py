@@ -57,6 +57,7 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: str) 
 
 def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
     monkeypatch.setattr(sys, "argv", ["fedappeal", "client", "limits", *options])
+    monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as ended:
         main()
     out = capsys.readouterr()

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from client.turn import check_plugins
+from client.named import check_plugins
 from fedappeal.core import plugins
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
-from server.build import chosen
-from server.run import roll_call_settings
+from server.build import run_plugins
+from server.server_run import roll_call_settings
 from tests.node import Node, run_config
 from tests.plugin_folder import CODE, write_distribution, write_module
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def announced(config: RunConfig = CONFIG) -> str:
     """What the server's roll call says of the run's plug-ins."""
-    return str(roll_call_settings(chosen(config), load_task(config.task_settings()))[keys.PLUGINS])
+    return str(roll_call_settings(run_plugins(config), load_task(config.task_settings()))[keys.PLUGINS])
 
 
 def source(code: str = CODE) -> str:
@@ -60,7 +60,7 @@ def test_the_server_announces_what_does_not_come_with_fedappeal() -> None:
     ]
     assert announced(run_config(strategy="scaffold")) == ""
     task = run_config(task=f"{MODULE}:Line", model=f"{MODULE}:Net")
-    assert [kind for kind, _ in chosen(task).foreign()] == ["task", "model"]
+    assert [kind for kind, _ in run_plugins(task).foreign()] == ["task", "model"]
 
 
 def test_a_model_of_ones_own_runs_where_the_owner_allowed_its_package() -> None:
@@ -122,6 +122,7 @@ def test_a_kind_of_a_later_version_is_one_line() -> None:
 
 @pytest.mark.parametrize("kind", ["strategy", "participation", "local-rule", "requirement", "task"])
 def test_a_roll_call_learns_nothing_of_what_is_no_plug_in(kind: str) -> None:
-    for name in ("server.app:ServerApp", "fedappeal.core.plugins:Path", "client.turn:check_plugins"):
-        with pytest.raises(ConfigError, match=rf"^{kind} = '{name}' is not allowed: it is no subclass of"):
+    for name in ("server.app:ServerApp", "fedappeal.core.plugins:Path", "client.named:check_plugins"):
+        line = rf"^{kind} = '{name}' is not allowed: '{name.partition(':')[0]}' holds none that a run may name$"
+        with pytest.raises(ConfigError, match=line):
             check_plugins(f"{kind}\t{name}\tx", Allowed.of([]))

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.limits.privacy import noise_key, protected
+from client.limits.privacy import Protection, noise_key, protected
 from client.settings import NodeSettings
 from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule, Record, Store
+from fedappeal.core.local_rule import LocalRule, Store, StoredRecord
 from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
@@ -38,7 +38,7 @@ NOISE = RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_no
 def memory(key: str = "a secret") -> Store:
     """A store that holds a known secret, so that no test depends on chance."""
     store = ContextStore(RecordDict())
-    store.write("noise-key", Record({"key": key}))
+    store.write("noise-key", StoredRecord({"key": key}))
     return store
 
 
@@ -48,7 +48,6 @@ class Owner:
     def __init__(
         self,
         config: RunConfig,
-        size: int = 2,
         store: Store | None = None,
         client_id: str = "anna",
         node: NodeSettings | None = None,
@@ -57,7 +56,6 @@ class Owner:
         self.client_id = client_id
         self.store = store or memory()
         self.node = node or NodeSettings()
-        self.layout = Layout.of({"w": np.zeros(size, np.float32)})
 
 
 def record(values: object) -> ArrayRecord:
@@ -73,16 +71,10 @@ def asked(sent: object, server_round: int = 1, **more: ArrayRecord) -> Message:
 
 def reply(owner: Owner, sent: object, own: object, server_round: int = 1) -> NDArray[np.float32]:
     """The model of a joined reply whose local training ended at ``own``."""
-
-    def train(message: Message, context: Context) -> Message:
-        metrics = MetricRecord({keys.NUM_EXAMPLES: 5, APPEAL_WEIGHT: 0.125})
-        return Message(RecordDict({keys.METRICS: metrics, keys.ARRAYS: record(own)}), reply_to=message)
-
     message = asked(sent, server_round)
-    content = protected(owner, SGD(), train)(message, Context(7, 3, {}, RecordDict(), {})).content  # type: ignore[arg-type]
-    assert dict(content.metric_records[keys.METRICS]) == {keys.NUM_EXAMPLES: 5, APPEAL_WEIGHT: 0.125}
+    update = protected(owner, message, {keys.ARRAYS: record(own)})  # type: ignore[arg-type]
     assert message.content.array_records[keys.ARRAYS] == record(sent)
-    found: NDArray[np.float32] = content.array_records[keys.ARRAYS]["flat"].numpy()
+    found: NDArray[np.float32] = update[keys.ARRAYS]["flat"].numpy()
     assert found.dtype == np.float32
     return found
 
@@ -107,7 +99,7 @@ def test_no_clipped_update_is_longer_than_the_norm(size: int, norm: float, sprea
     sent, update = rng.normal(size=size), spread * rng.normal(size=size)
     found = (
         reply(
-            Owner(RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_norm=norm), size),
+            Owner(RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_norm=norm)),
             sent,
             sent + update,
         )
@@ -135,7 +127,7 @@ def test_the_noise_has_the_standard_deviation_of_the_gaussian_mechanism(
     )
     sent, update = np.full(SIZE, 0.5), np.zeros(SIZE)
     update[0] = 30.0  # clipped to 3
-    noise = reply(Owner(config, SIZE), sent, sent + update) - sent
+    noise = reply(Owner(config), sent, sent + update) - sent
     noise[0] -= 3.0
     # Dwork and Roth, theorem A.1: sigma = sensitivity sqrt(2 ln(1.25 / delta)) / epsilon
     sigma = sensitivity * math.sqrt(2 * (math.log(1.25) - math.log(delta))) / epsilon
@@ -187,19 +179,14 @@ def test_an_update_of_zero_gets_its_noise_too(value: float) -> None:
 
 
 def refused(config: RunConfig, rule: type[LocalRule] = SGD, **arrays: NDArray[np.generic]) -> str:
-    owner = Owner(config)
-    owner.layout = Layout.of(arrays or {"w": np.zeros(2, np.float32)})
-
-    def never(message: Message, context: Context) -> Message:
-        raise AssertionError("it trained")
-
+    layout = Layout.of(arrays or {"w": np.zeros(2, np.float32)})
     with pytest.raises(ConfigError) as error:
-        protected(owner, rule(), never)(asked([0, 0]), Context(7, 3, {}, RecordDict(), {}))  # type: ignore[arg-type]
+        Protection.of(config, NodeSettings()).check(rule(), layout)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-def test_what_cannot_be_protected_is_refused_before_any_training() -> None:
+def test_what_cannot_be_protected_is_refused() -> None:
     assert (
         refused(RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, dp_epsilon=5.0))
         == "clipping-norm = 0 is not allowed with dp-epsilon = 5: more than 0"
@@ -211,15 +198,10 @@ def test_what_cannot_be_protected_is_refused_before_any_training() -> None:
     assert "'norm.num_batches_tracked' is not floating point" in refused(CLIP, **counter)
 
 
-def test_what_flowers_mod_does_not_take_is_its_error_reply() -> None:
+def test_what_flowers_mod_does_not_take_is_its_error() -> None:
     message = asked([0, 0], control=record([0, 0]))
-
-    def train(message: Message, context: Context) -> Message:
-        return Message(RecordDict({keys.ARRAYS: record([3, 4])}), reply_to=message)
-
-    answer = protected(Owner(NOISE), SGD(), train)(message, Context(7, 3, {}, RecordDict(), {}))  # type: ignore[arg-type]
-    assert answer.has_error()
-    assert "exactly one ArrayRecord" in answer.error.reason
+    with pytest.raises(ConfigError, match="exactly one ArrayRecord"):
+        protected(Owner(NOISE), message, {keys.ARRAYS: record([3, 4])})  # type: ignore[arg-type]
 
 
 # -- of the owner --------------------------------------------------------------------------------------
@@ -254,7 +236,7 @@ def test_the_smaller_norm_counts(run: float, own: float, length: float) -> None:
     ],
 )
 def test_the_larger_noise_counts(run: dict[str, float], own: dict[str, float], sigma: float) -> None:
-    owner = Owner(RunConfig.model_validate(run), SIZE, node=NodeSettings.model_validate(own))
+    owner = Owner(RunConfig.model_validate(run), node=NodeSettings.model_validate(own))
     sent = np.full(SIZE, 0.5)
     assert (reply(owner, sent, sent) - sent).std() == pytest.approx(sigma, rel=0.01)
 

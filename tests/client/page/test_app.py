@@ -13,19 +13,19 @@ from client.process.owner import PAUSED, departures
 from client.state.activity import Activity, Judged
 from client.state.signs import working
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import Record
-from fedappeal.web.serving import PagePlace, ServedPage, served
+from fedappeal.core.local_rule import StoredRecord
+from fedappeal.web.serving import PagePlace, ServedPage, serve_page
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[ServedPage]:
     store = DiskStore(tmp_path)
-    store.write("identity", Record({"client-id": "anna"}))
-    store.write("run-abc", Record({"requirement": "requirement-1", "left-round": 0}))
+    store.write("identity", StoredRecord({"client-id": "anna"}))
+    store.write("run-abc", StoredRecord({"requirement": "requirement-1", "left-round": 0}))
     judged = Judged(0.25, 0.5, "loss", "train", True)
     settings = {"strategy": "<b>maxfl", "task": "digits"}
     Activity(tmp_path).answered("abc", settings, done="joined", seconds=2.0, server_round=3, judged=judged)
-    with served(volunteer_app(tmp_path), PagePlace(0)) as page:
+    with serve_page(volunteer_app(tmp_path), PagePlace(0)) as page:
         yield page
 
 

@@ -18,7 +18,7 @@ from client.state.memory import RunMemory
 from client.state.preferred import keep
 from client.state.signs import note_event, working
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.locks import only_process
 from fedappeal.tasks import load_task
@@ -43,7 +43,7 @@ def remember(folder: Path) -> None:
     """Write what a client remembers after three runs: one over, one that it left, one that goes on."""
     store, clock = DiskStore(folder), [1_795_520_000.0]
     activity = Activity(folder, lambda: clock[0])
-    store.write("identity", Record({"client-id": "garden-pi"}))
+    store.write("identity", StoredRecord({"client-id": "garden-pi"}))
     config = RunConfig()
     task = load_task(config.task_settings())
     for key, rounds in (("first", 30), ("second", 6), ("third", 12)):

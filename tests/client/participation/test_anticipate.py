@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from client.learner import Sent
 from client.participant import ModelOutlook
 from client.participation.policies import Anticipate, stays_at
 from fedappeal.core.policy import Past, Situation
@@ -82,6 +83,6 @@ def test_a_client_measures_its_outlook() -> None:
     now = node.metrics("evaluate", split=keys.TEST_SPLIT)[keys.LOSS]
     assert [each.held_out for each in past] == pytest.approx([now] * 3)
     alone = node.metrics("evaluate", split=keys.TEST_SPLIT, tuning_steps=12)[keys.LOSS]
-    outlook = ModelOutlook(participant, node.initial, "w0")
+    outlook = ModelOutlook(participant, node.initial, Sent("w0"))
     assert outlook.alone(3).loss == pytest.approx(alone)
     assert alone < now

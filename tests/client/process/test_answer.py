@@ -1,15 +1,18 @@
 """What the owner of a client reads of one answer, and what is remembered of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from client.outcome import FAILED, Outcome
 from client.process.answer import Answer
 from client.state.activity import Activity, Judged
 from fedappeal.flower.messages import be_sender
 from fedappeal.protocol.packing import content_size
+from tests.outcomes import outcome_of
 
 JUDGED = Judged(0.4121, 0.3879, "loss", "train", False)
 
@@ -23,7 +26,7 @@ def message(kind: str = "train", **config: int | str) -> Message:
 
 def answered(asked: Message, judged: Judged | None = None, **metrics: int) -> Answer:
     reply = Message(RecordDict({"metrics": MetricRecord(dict(metrics))}), reply_to=asked)
-    return Answer.given(asked, reply, judged)
+    return Answer.of(asked, replace(outcome_of(asked, reply), judged=judged))
 
 
 @pytest.mark.parametrize(
@@ -44,11 +47,21 @@ def test_other_answers_are_a_word() -> None:
     assert answered(message("query")).line(0.5) == "roll call: answered (0.50 s)"
 
 
-def test_an_error_reply_that_the_app_returns_is_a_failure() -> None:
+def test_an_error_reply_is_a_failure() -> None:
     asked = message(server_round=2)
-    answer = Answer.given(asked, Message(Error(2, "no data"), reply_to=asked), None)
+    answer = Answer(asked, Message(Error(2, "no data"), reply_to=asked), Outcome(FAILED, "no data"))
     assert (answer.kind, answer.decided) == ("failed", ("failed", "no data"))
     assert answer.line(0.5) == "round 2: failed, no data (0.50 s)"
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_a_client_that_joins_a_mandatory_round_joined_on_request(met: bool) -> None:
+    judged = replace(JUDGED, met=met)
+    for mandatory, what in ((1, "joined on request"), (0, "joined")):
+        decided = answered(message(server_round=2, mandatory=mandatory), judged, decision=1).decided
+        assert (decided or "")[0] == what
+    sat_out = answered(message(server_round=2, mandatory=1), judged, decision=0).decided
+    assert (sat_out or "")[0] == "sat out"
 
 
 def test_each_answer_is_remembered_with_its_size(tmp_path: Path) -> None:
@@ -60,7 +73,7 @@ def test_each_answer_is_remembered_with_its_size(tmp_path: Path) -> None:
         answered(asked, decision=1),
         answered(message(server_round=2, run_key="k"), JUDGED, decision=0),
         answered(message("evaluate", server_round=2, run_key="k")),
-        Answer("failed", "no data", asked, Message(Error(2, "no data"), reply_to=asked)),
+        Answer(asked, Message(Error(2, "no data"), reply_to=asked), Outcome(FAILED, "no data")),
     ]
     for answer in answers:
         answer.remember(activity, settings, 0.5)

@@ -9,11 +9,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import RecordDict
 
-from client.participant import Participant
 from client.process import serve
 from client.settings import Connection, NodeSettings
 from client.state.store import ContextStore
 from fedappeal.settings.config import ConfigError, RunConfig
+from tests.node import participant_of
 
 
 def served_as(node: NodeSettings, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -44,4 +44,4 @@ def test_a_requirement_that_is_forgotten_within_a_run_of_its_own_w0_is_not_made_
     config = RunConfig(clients=2, model="logistic", initial_model="somewhere.safetensors")
     node = NodeSettings(partition_id=0, device="cpu")
     with pytest.raises(ConfigError, match="has forgotten its requirement for run k"):
-        Participant(config, node, ContextStore(RecordDict())).requirement("k")
+        participant_of(config, node, ContextStore(RecordDict())).requirement("k")

@@ -11,20 +11,20 @@ from client.process.status import describe
 from client.state.activity import Activity, Judged
 from client.state.memory import RunMemory
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.settings.config import ConfigError
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     store = DiskStore(tmp_path)
-    store.write("identity", Record({"client-id": "anna"}))
-    store.write("requirement-1", Record({"rho": 0.12345, "of": "loss", "solo-score": 0.875}, {"w": np.ones(2)}))
-    store.write("requirement-2", Record({"rho": 0.5, "of": "loss", "solo-score": float("nan")}))
-    store.write("requirement-3", Record({"rho": 0.7, "of": "metric", "solo-score": float("nan")}))
-    store.write("run-abc", Record({"requirement": "requirement-1", "left-round": 4}))
-    store.write("run-def", Record({"requirement": "requirement-2", "left-round": 0}))
-    store.write("preferred", Record({"which": "solo", "run-key": "abc"}, {"w": np.ones(2)}))
+    store.write("identity", StoredRecord({"client-id": "anna"}))
+    store.write("requirement-1", StoredRecord({"rho": 0.12345, "of": "loss", "solo-score": 0.875}, {"w": np.ones(2)}))
+    store.write("requirement-2", StoredRecord({"rho": 0.5, "of": "loss", "solo-score": float("nan")}))
+    store.write("requirement-3", StoredRecord({"rho": 0.7, "of": "metric", "solo-score": float("nan")}))
+    store.write("run-abc", StoredRecord({"requirement": "requirement-1", "left-round": 4}))
+    store.write("run-def", StoredRecord({"requirement": "requirement-2", "left-round": 0}))
+    store.write("preferred", StoredRecord({"which": "solo", "run-key": "abc"}, {"w": np.ones(2)}))
     return tmp_path
 
 
@@ -93,8 +93,8 @@ def test_reset_brings_back_a_client_that_left_and_keeps_the_rest(folder: Path) -
 
 def test_reset_can_forget_all_but_the_id(folder: Path) -> None:
     store = DiskStore(folder)
-    store.write("control-abc", Record({"round": 3}, {"before/w": np.ones(2), "after/w": np.ones(2)}))
-    store.write("noise-key", Record({"key": "secret"}))
+    store.write("control-abc", StoredRecord({"round": 3}, {"before/w": np.ones(2), "after/w": np.ones(2)}))
+    store.write("noise-key", StoredRecord({"key": "secret"}))
     reset(folder)
     assert store.read("control-abc") is not None
     assert "the client-id and the noise key stay" in reset(folder, forget=True)

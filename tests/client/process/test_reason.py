@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client.data.columns import OwnDataError
+from client.data.refused import OwnDataError
 from client.process.answer import ELSEWHERE, LONGEST, reason_of
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError

@@ -20,7 +20,7 @@ from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
 from client.state.activity import Activity
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped
@@ -65,7 +65,6 @@ def test_it_answers_says_so_and_outlives_an_app_that_fails(
     )
     client.wait_for("round 4: failed, ValueError: no data for this")
     assert run.ask(node, do="leave")["error"][1] == "SystemExit (the client's log says more)"
-    assert "not a message" in run.ask(node, do="nothing")["error"][1]
 
     assert run.ask(node, decision=0, **{"server-round": 5})["config"]["messages"] == 2  # its state was kept
     client.wait_for("round 5: sat out")
@@ -75,9 +74,9 @@ def test_it_answers_says_so_and_outlives_an_app_that_fails(
     client.wait_for("round 6: evaluated")
     [run_key] = Activity(tmp_path / "state").runs()
     did = Activity(tmp_path / "state").runs()[run_key]
-    assert did.done == {"joined": 1, "sat-out": 1, "left": 1, "evaluated": 1, "failed": 3}
+    assert did.done == {"joined": 1, "sat-out": 1, "left": 1, "evaluated": 1, "failed": 2}
     assert did.bytes_up > MODEL.nbytes
-    assert did.bytes_down > 7 * MODEL.nbytes
+    assert did.bytes_down > 6 * MODEL.nbytes
 
     client.signal(signal.SIGTERM)
     since = time.monotonic()
@@ -115,7 +114,7 @@ def test_a_client_whose_owner_takes_leaving_back_comes_online_anew(
         client.wait_for("paused")
     before = run.activated(node)
     store = DiskStore(state)
-    store.write("run-abc", Record({"requirement": "", "left-round": 3, "goodwill-spent": ""}))
+    store.write("run-abc", StoredRecord({"requirement": "", "left-round": 3, "goodwill-spent": ""}))
     assert reset(state).endswith("a running run asks again within two rounds (a stock SuperNode: once restarted)")
     while run.activated(node) in (before, ""):
         time.sleep(0.05)

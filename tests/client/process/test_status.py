@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client.fleet.activation import Identity
 from client.limits.guard import Guard
 from client.limits.limits import LimitReached, Limits, write_limits
 from client.limits.rest import Surroundings
+from client.outcome import ANSWERED, DECLINED, EVALUATED, JOINED, LEFT, SAT_OUT, Outcome
 from client.page.app import page_data
 from client.process import serve
 from client.process.answer import Answer
@@ -20,7 +21,7 @@ from client.process.owner import RETURNED, leave, pause
 from client.process.shutdown import GracefulShutdown
 from client.process.status import GOES_ON, RunState, State, client_status, describe
 from client.settings import Connection, NodeSettings
-from client.state.activity import Activity, note_judged
+from client.state.activity import Activity, judged_of
 from client.state.memory import RunMemory
 from client.state.signs import event_of, note_event, note_training
 from client.state.store import DiskStore
@@ -32,7 +33,7 @@ from fedappeal.protocol.keys import DataProblem
 from fedappeal.system.locks import only_process
 
 pytest.importorskip("prometheus_client", reason="the extra metrics is not installed")
-DECISIONS = {"joined": 1, "sat out": 0, "left": -1}
+DECISIONS = {"joined": JOINED, "sat out": SAT_OUT, "left": LEFT, "training": JOINED}
 
 
 def message(kind: str, **config: int | str) -> Message:
@@ -108,28 +109,26 @@ class Served:
         if not self.script and client_status(self.folder).state in (State.PAUSED, State.RESTING):
             self.look()
 
-    def app(self, message: Message, context: Context) -> Message:
+    def app(self, message: Message, context: Context) -> Outcome:
         do = message.content.config_records["config"]["do"]
         server_round = int(message.content.config_records["config"].get("server-round", 0))
         memory = RunMemory(DiskStore(self.folder), "k")
         if do == "look":
             self.look()
         if do == "decline":
-            info = ConfigRecord({"client-id": "anna", "data-refused": DataProblem.LABELS.value})
-            return Message(RecordDict({"info": info}), reply_to=message)
+            return Outcome(DECLINED, DataProblem.LABELS.text)
         if do == "limit":
             raise LimitReached("this client's max-rounds = 5 a day is reached: ask again tomorrow (UTC)")
         memory.requirement = "requirement-1"
-        metrics = MetricRecord({"num-examples": 1})
-        if do in ("joined", "sat out", "left", "training"):
-            note_judged(context.state, Evaluation(0.5, 0.9), Requirement(0.4), "train", None, "defect")
-            metrics["decision"] = DECISIONS.get(do, 1)
         if do == "left":
             memory.leave(server_round)
         if do == "training":
             note_training(self.folder)
             self.look()
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+        if do not in DECISIONS:
+            return Outcome({"evaluate": EVALUATED}.get(message.metadata.message_type, ANSWERED))
+        judged = judged_of(Evaluation(0.5, 0.9), Requirement(0.4), "train", None, "defect")
+        return Outcome(DECISIONS[do], judged=judged)
 
     # -- a SuperLink's answers
 
@@ -304,7 +303,7 @@ def test_an_activity_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 def test_a_run_key_that_is_none_names_no_file(tmp_path: Path) -> None:
     DiskStore(tmp_path)
     asked = message("query", run_key=300 * "x", do="call")
-    answer = Answer.given(asked, Message(RecordDict(), reply_to=asked), None)
+    answer = Answer.of(asked, Outcome(ANSWERED))
     answer.remember(Activity(tmp_path), {"strategy": "maxfl", "task": "digits"}, 1.0)
     assert [run["run"] for run in page_data(tmp_path)["runs"]] == [""]
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import RecordDict
 
-from client.state.activity import ACTIVITY, KEPT_RUNS, Activity, Judged, note_judged, take_judged
+from client.state.activity import ACTIVITY, KEPT_RUNS, Activity, Judged, judged_of
 from client.state.store import DiskStore
 from fedappeal.core.requirement import METRIC, UNMEASURED, Evaluation, Requirement
-from tests.node import Node, metrics_of, run_config
+from tests.node import Node, run_config
 
 RUN = {"strategy": "maxfl", "task": "digits", "rounds": 3}
 SAT_OUT = Judged(0.4125, 0.388, "loss", "train", False)
@@ -50,7 +49,7 @@ def test_a_rest_stands_among_the_decisions_of_each_run_that_may_ask_again(tmp_pa
     activity = Activity(tmp_path, clock)
     activity.rested("hours = 22-6")
     assert not (tmp_path / ACTIVITY).exists(), "no run, nothing to say"
-    for key, decided in (("a", "joined"), ("b", "sat out"), ("c", "left for good"), ("d", "joined")):
+    for key, decided in (("a", "joined on request"), ("b", "sat out"), ("c", "left for good"), ("d", "joined")):
         activity.answered(key, RUN, server_round=7, decided=(decided, "why"))
     activity.end("d", "over")
     for reason in ("hours = 22-6", "mains-only: the device is on battery"):
@@ -62,7 +61,7 @@ def test_a_rest_stands_among_the_decisions_of_each_run_that_may_ask_again(tmp_pa
     }
     rest = (7, "rested", "mains-only: the device is on battery")
     assert decisions == {
-        "a": [(7, "joined", "why"), rest],
+        "a": [(7, "joined on request", "why"), rest],
         "b": [(7, "sat out", "why"), rest, (9, "joined", "why")],
         "c": [(7, "left for good", "why")],
         "d": [(7, "joined", "why")],
@@ -146,11 +145,7 @@ def test_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
 def test_what_was_judged_is_noted_once(
     evaluation: Evaluation, requirement: Requirement, noted: Judged | None
 ) -> None:
-    state = RecordDict()
-    note_judged(state, evaluation, requirement, "train")
-    assert take_judged(state) == noted
-    assert take_judged(state) is None
-    assert len(state) == 0
+    assert judged_of(evaluation, requirement, "train") == noted
 
 
 def test_a_judgement_says_figure_and_requirement() -> None:
@@ -163,17 +158,19 @@ def test_a_client_notes_what_it_decides_by_where_its_memory_lasts(durable: bool,
     config = run_config(clients=4, solo__steps=3, local_steps=1, mandatory_rounds=0)
     node = Node(config, tmp_path if durable else None)
     node("query")
-    content = node("train")
-    noted: Any = take_judged(node.context.state)
-    assert metrics_of(content)["decision"] == 0
+    outcome = node.outcome("train")
+    noted: Any = outcome.judged
+    assert (outcome.what, outcome.told["decision"]) == ("sat out", 0)
     assert (noted is not None) == durable
     if durable:
         assert (noted.of, noted.split, noted.met) == ("loss", "train", False)
         assert noted.figure > noted.requirement
         assert math.isfinite(noted.figure)
-        assert not any("requirement" in str(record) for record in content.values())
-    metrics = node.metrics("evaluate")
-    noted = take_judged(node.context.state)
+        assert not any(
+            "requirement" in str(record) for record in outcome.reply(node.message("train")).content.values()
+        )
+    outcome = node.outcome("evaluate")
+    noted, metrics = outcome.judged, outcome.told
     assert (noted is not None) == durable
     if durable:
         assert (noted.split, noted.figure) == ("test", metrics["loss"])

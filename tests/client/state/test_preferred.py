@@ -8,7 +8,7 @@ import numpy as np
 
 from client.state.preferred import KEPT_RUNS, describe_preferred, keep
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard, read_card
@@ -47,7 +47,7 @@ def test_the_oldest_are_forgotten_and_the_newest_stays_though_the_clock_was_set_
     for number in range(KEPT_RUNS):
         keep(store, arrays(number), card(f"r{number}"))
         os.utime(store.path(f"preferred-r{number}"), (1000 + number, 1000 + number))
-    store.write("run-r0", Record({"requirement": "", "left-round": 0}))
+    store.write("run-r0", StoredRecord({"requirement": "", "left-round": 0}))
     keep(store, arrays(-1), card("late"))
     os.utime(store.path("preferred-late"), (1, 1))
     kept = {"preferred", "preferred-late", "run-r0", *(f"preferred-r{n}" for n in range(1, KEPT_RUNS))}
@@ -80,6 +80,6 @@ def test_status_lists_them_newest_first(tmp_path: Path) -> None:
 
 def test_a_file_of_another_kind_is_left_out_and_one_of_an_older_version_is_listed(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
-    store.write("preferred-mine", Record({}, arrays(0)))
-    store.write("preferred", Record({"which": "solo", "run-key": "old"}, arrays(0)))
+    store.write("preferred-mine", StoredRecord({}, arrays(0)))
+    store.write("preferred", StoredRecord({"which": "solo", "run-key": "old"}, arrays(0)))
     assert describe_preferred(store) == [f"prefers    the solo model (run old): {tmp_path}/preferred.safetensors"]

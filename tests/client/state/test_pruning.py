@@ -10,7 +10,7 @@ from client.limits.answer_book import AnswerBook
 from client.limits.guard import prune, size_of
 from client.limits.limits import LimitReached, Limits
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 
 KEPT = {"identity", "node", "noise-key", "preferred"}
 
@@ -19,17 +19,17 @@ KEPT = {"identity", "node", "noise-key", "preferred"}
 def store(tmp_path: Path) -> DiskStore:
     made = DiskStore(tmp_path)
     for name in KEPT:
-        made.write(name, Record({"key": "1"}))
+        made.write(name, StoredRecord({"key": "1"}))
     return made
 
 
 def serve(store: DiskStore, key: str, left: int = 0, size: int = 0) -> None:
     """Keep what a run leaves."""
     AnswerBook(store.folder).begin(key, "model", Limits.off())
-    store.write(f"requirement-of{key}", Record({"rho": 1.0}, {"w": np.zeros(size)}))
-    store.write(f"run-{key}", Record({"requirement": f"requirement-of{key}", "left-round": left}))
+    store.write(f"requirement-of{key}", StoredRecord({"rho": 1.0}, {"w": np.zeros(size)}))
+    store.write(f"run-{key}", StoredRecord({"requirement": f"requirement-of{key}", "left-round": left}))
     for name in (f"control-{key}", f"personal-{key}", f"personal-{key}-before", f"preferred-{key}"):
-        store.write(name, Record({"round": 1}))
+        store.write(name, StoredRecord({"round": 1}))
 
 
 def test_the_runs_asked_for_longest_ago_are_forgotten_first(

@@ -1,7 +1,9 @@
 """What a client remembers: the same on disk and in memory, and never half written."""
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from client.state.store import ContextStore, DiskStore
-from fedappeal.core.local_rule import Record, Store
+from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import write_safetensors
 
 scalars = st.one_of(
     st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text(st.characters(codec="ascii"))
 )
 records = st.builds(
-    Record,
+    StoredRecord,
     st.dictionaries(st.text("abc-", min_size=1, max_size=5), scalars, max_size=4),
     st.dictionaries(
         st.text("abc.", min_size=1, max_size=5),
@@ -30,7 +33,7 @@ records = st.builds(
 )
 
 
-def assert_same(one: Record | None, other: Record) -> None:
+def assert_same(one: StoredRecord | None, other: StoredRecord) -> None:
     assert one is not None
     assert dict(one.values) == dict(other.values)
     assert {k: type(v) for k, v in one.values.items()} == {k: type(v) for k, v in other.values.items()}
@@ -42,7 +45,9 @@ def assert_same(one: Record | None, other: Record) -> None:
 
 
 @given(records, records)
-def test_both_stores_give_back_what_was_written_last(tmp_path_factory, first: Record, second: Record) -> None:  # type: ignore[no-untyped-def]
+def test_both_stores_give_back_what_was_written_last(
+    tmp_path_factory, first: StoredRecord, second: StoredRecord
+) -> None:  # type: ignore[no-untyped-def]
     for store in (DiskStore(tmp_path_factory.mktemp("state")), ContextStore(RecordDict())):
         assert store.read("it") is None
         store.write("it", first)
@@ -57,22 +62,22 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def test_records_of_other_names_are_left_alone(store: Store) -> None:
-    store.write("a", Record({"n": 1}, {"w": np.ones(2)}))
-    store.write("b", Record({"n": 2}))
-    assert_same(store.read("a"), Record({"n": 1}, {"w": np.ones(2)}))
-    assert_same(store.read("b"), Record({"n": 2}))
+    store.write("a", StoredRecord({"n": 1}, {"w": np.ones(2)}))
+    store.write("b", StoredRecord({"n": 2}))
+    assert_same(store.read("a"), StoredRecord({"n": 1}, {"w": np.ones(2)}))
+    assert_same(store.read("b"), StoredRecord({"n": 2}))
 
 
 def test_arrays_that_are_not_in_c_order_are_kept(store: Store) -> None:
     turned = np.arange(6.0).reshape(2, 3).T
-    store.write("a", Record({}, {"w": turned}))
+    store.write("a", StoredRecord({}, {"w": turned}))
     read = store.read("a")
     assert read is not None
     np.testing.assert_array_equal(read.arrays["w"], turned)
 
 
 def test_not_a_number_is_remembered(store: Store) -> None:
-    store.write("a", Record({"x": float("nan")}))
+    store.write("a", StoredRecord({"x": float("nan")}))
     read = store.read("a")
     assert read is not None
     assert np.isnan(float(read.values["x"]))
@@ -83,25 +88,25 @@ def test_a_client_killed_while_it_writes_finds_the_old_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     store = DiskStore(tmp_path)
-    store.write("it", Record({"n": 1}, {"w": np.ones(1000)}))
+    store.write("it", StoredRecord({"n": 1}, {"w": np.ones(1000)}))
 
-    def die(*args: object) -> None:
+    def die(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(os, moment, die)
         with pytest.raises(KeyboardInterrupt):
-            store.write("it", Record({"n": 2}, {"w": np.zeros(1000)}))
+            store.write("it", StoredRecord({"n": 2}, {"w": np.zeros(1000)}))
     again = DiskStore(tmp_path)
-    assert_same(again.read("it"), Record({"n": 1}, {"w": np.ones(1000)}))
+    assert_same(again.read("it"), StoredRecord({"n": 1}, {"w": np.ones(1000)}))
     assert again.names() == ["it"]
-    again.write("it", Record({"n": 3}))
-    assert_same(again.read("it"), Record({"n": 3}))
+    again.write("it", StoredRecord({"n": 3}))
+    assert_same(again.read("it"), StoredRecord({"n": 3}))
 
 
 def test_a_file_that_is_no_record_is_one_line(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
-    store.write("it", Record({"n": 1}, {"w": np.ones(100)}))
+    store.write("it", StoredRecord({"n": 1}, {"w": np.ones(100)}))
     path = tmp_path / "it.safetensors"
     for content in (path.read_bytes()[:50], b"", b"garbage" * 10):
         path.write_bytes(content)
@@ -121,8 +126,30 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_names_and_forgetting(tmp_path: Path) -> None:
     store = DiskStore(tmp_path / "deep" / "folder")
     for name in ("b", "a"):
-        store.write(name, Record({}))
+        store.write(name, StoredRecord({}))
     assert store.names() == ["a", "b"]
     store.delete("a")
     store.delete("a")
     assert store.names() == ["b"]
+
+
+def test_a_record_that_has_room_and_its_copy_has_none_is_written_and_nothing_older_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, write = DiskStore(tmp_path), write_safetensors
+
+    def full(path: Path, *rest: Any, **named: Any) -> None:
+        if path.parent != tmp_path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, *rest, **named)
+
+    store.write("run-k", StoredRecord({"left-round": 0}))
+    with monkeypatch.context() as patch:
+        patch.setattr("client.state.store.write_safetensors", full)
+        store.write("run-k", StoredRecord({"left-round": 3}))
+    (warning,) = caplog.messages
+    assert warning.startswith(f"'{tmp_path}/run-k.safetensors' has no copy until it is written again: [Errno 28]")
+    assert_same(store.read("run-k"), StoredRecord({"left-round": 3}))
+    store.path("run-k").write_bytes(b"damaged")
+    with pytest.raises(ConfigError):
+        store.read("run-k")

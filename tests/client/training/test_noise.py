@@ -2,13 +2,13 @@
 
 import torch
 
-from client.training.requests import seeded_noise
+from client.training.noise import Noise, seeded_noise
 
 CPU = torch.device("cpu")
 
 
 def noise(*key: object) -> list[float]:
-    with seeded_noise(*key, CPU):  # type: ignore[arg-type]
+    with seeded_noise(Noise(*key), CPU):  # type: ignore[arg-type]
         return torch.rand(3).tolist()
 
 

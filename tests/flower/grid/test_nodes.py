@@ -8,7 +8,7 @@ from flwr.server.superlink.fleet.vce import vce_api
 from flwr.supercore.auth.typing import AccountInfo
 from flwr.superlink.servicer.control.control_handlers import register_node
 
-from fedappeal.flower.grid.grid import ConnectedNode, ConnectedNodes
+from fedappeal.flower.grid.inbox import ConnectedNode, ConnectedNodes
 from tests.flower.conftest import Server
 from tests.grid import MemoryGrid, Volunteer
 

@@ -13,7 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.superlink.grid import http_grid
 
 from fedappeal.flower.grid import http_inbox as outgoing
-from fedappeal.flower.grid.grid import inbox_of
+from fedappeal.flower.grid.inbox import inbox_of
 from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from tests.flower.runtime_api import SENT

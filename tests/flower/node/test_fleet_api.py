@@ -119,16 +119,16 @@ def test_a_superlink_of_ours_hands_out_objects_together_and_flowers_one_by_one(
 
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_contents_come_out_of_one_answer_as_they_went_in(contents: list[bytes]) -> None:
-    assert api.parted(api.joined(contents), len(contents)) == contents
+    assert api.split_contents(api.join_contents(contents), len(contents)) == contents
 
 
 @given(st.binary(max_size=300), st.integers(2, 64))
 def test_an_answer_of_any_bytes_makes_as_many_contents_or_an_error(answer: bytes, number: int) -> None:
     try:
-        contents = api.parted(answer, number)
+        contents = api.split_contents(answer, number)
     except api.MessageDropped:
         return
-    assert api.joined(contents) == answer
+    assert api.join_contents(contents) == answer
 
 
 def test_a_joint_answer_that_is_none_drops_the_message(any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

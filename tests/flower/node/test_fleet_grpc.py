@@ -22,7 +22,7 @@ def test_a_signature_of_another_key_is_refused_as_such(server: Server) -> None:
     fleet, node = server.node()
     forged = GrpcFleet(server.address, ec.generate_private_key(ec.SECP256R1()), insecure=True, root_certificates=None)
     forged._signer.public_key = fleet._signer.public_key  # type: ignore[attr-defined]
-    with pytest.raises(api.Refused, match="does not admit this node: Invalid signature"):
+    with pytest.raises(api.NotAdmitted, match="does not admit this node: Invalid signature"):
         forged.pull(node)
     forged.close()
 

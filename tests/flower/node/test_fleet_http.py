@@ -78,8 +78,8 @@ def answering(request: pytest.FixtureRequest) -> Iterator[Answering]:
 @pytest.mark.parametrize(
     ("answering", "error", "said"),
     [
-        (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", api.Refused, "is no Fleet API over HTTP"),
-        (b"HTTP/1.1 403 No\r\ncontent-length: 4\r\n\r\nours", api.Refused, "does not admit this node: ours"),
+        (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", api.NotAdmitted, "is no Fleet API over HTTP"),
+        (b"HTTP/1.1 403 No\r\ncontent-length: 4\r\n\r\nours", api.NotAdmitted, "does not admit this node: ours"),
         (b"HTTP/1.1 302 Go\r\nlocation: http://x\r\ncontent-length: 0\r\n\r\n", api.NotConnected, "failed: HTTP 302"),
         (b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n", api.NotAnswering, "does not answer any more"),
         (OK + b"content-length: 9\r\n\r\nhalf", api.NotAnswering, "does not answer any more"),

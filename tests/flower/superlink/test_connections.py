@@ -13,7 +13,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from fedappeal.federation.certificates import write_certificates
-from fedappeal.flower.node.tls import unchecked
+from fedappeal.flower.node.tls import unverified_context
 from fedappeal.flower.superlink import connections
 from fedappeal.flower.superlink.connections import GRPC_OPTIONS, make_grpc_server, serve_http
 from tests.flower.superlink.test_held_polls import until
@@ -44,7 +44,7 @@ def serve(transport: str, certificate: tuple[Path, Path]) -> Iterator[Address]:
 
 
 def shake_hands(address: Address) -> ssl.SSLSocket:
-    return unchecked().wrap_socket(socket.create_connection(address, 20))
+    return unverified_context().wrap_socket(socket.create_connection(address, 20))
 
 
 def is_ended(connection: socket.socket) -> bool:

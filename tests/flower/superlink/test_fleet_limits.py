@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.proto import message_pb2
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto import fleet_pb2, message_pb2
+from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fleet_pb2 import DESCRIPTOR, PushMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
 from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.inflatable.inflatable_object import get_object_id
@@ -19,7 +22,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedappeal.flower.grid.assembly import TreeRefused
 from fedappeal.flower.messages import be_sender, error_reply
-from fedappeal.flower.node.fleet import JOINT, MOST_TOGETHER, ObjectTooLarge, parted
+from fedappeal.flower.node.fleet import JOINT, MOST_TOGETHER, NodeForgotten, ObjectTooLarge, split_contents
 from fedappeal.flower.superlink import guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import (
     AT_LEAST,
@@ -30,7 +33,7 @@ from fedappeal.flower.superlink.guarded_fleet import (
     guard_fleet_api,
 )
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQUEST
-from fedappeal.flower.superlink.superlink_log import Seldom
+from fedappeal.flower.superlink.superlink_log import RateLimitedLog
 from fedappeal.protocol import keys
 from tests.flower.conftest import Server, serve, serve_by
 from tests.flower.node.test_fleet_api import requests_of
@@ -145,7 +148,7 @@ def test_objects_come_in_answers_of_a_bounded_size(bounded: Server, monkeypatch:
         node=Node(node_id=sender.node_id), run_id=sender.run_id, object_id=JOINT.join([sent] * 500)
     )
     answer = sender.fleet._call("PullObject", asked)
-    assert parted(answer.object_content, MOST_TOGETHER) == [contents[sent]] * MOST_TOGETHER
+    assert split_contents(answer.object_content, MOST_TOGETHER) == [contents[sent]] * MOST_TOGETHER
     asked.object_id = JOINT.join([sent, "made up"])
     assert not sender.fleet._call("PullObject", asked).object_found
     asked.object_id = JOINT
@@ -191,7 +194,7 @@ def test_a_full_store_is_looked_through_now_and_then_and_said_to_be_full(
     looks = store.looks
     monkeypatch.setattr(guarded_fleet, "MOST_STORED", 10)
     monkeypatch.setattr(guarded_fleet, "RECOUNTED_EVERY", float("inf"))
-    monkeypatch.setattr(guarded_fleet, "_LOG", Seldom())
+    monkeypatch.setattr(guarded_fleet, "_LOG", RateLimitedLog())
     monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
     monkeypatch.setattr(FleetServicer, "PushObject", lambda *_: PushObjectResponse(stored=True))
     fleet = limited(store)
@@ -310,6 +313,37 @@ def test_a_node_sends_no_instructions_and_nothing_in_anothers_name(bounded: Serv
         assert "replies only, and only its own" in announce(sender.fleet, sender.node_id, proto, root).refused[0]
     assert victim.pull(victim_id) is None
     assert not sender.announce(model(npy(4))).refused, "and its own reply passes"
+
+
+def test_a_node_does_nothing_with_anothers_id_or_key(bounded: Server) -> None:
+    """Neither a node nor a stranger: a key is no secret, and with registered keys, too, anyone can name one."""
+    sender = Sender(bounded)
+    sender.receive(pulls=False)
+    victim, message_id = Node(node_id=sender.node_id), sender.message.metadata.message_id
+    run, key = {"node": victim, "run_id": sender.run_id}, sender.fleet._signer.public_key
+    object_of = {**run, "object_id": message_id}
+    calls = {
+        "DeactivateNode": fleet_pb2.DeactivateNodeRequest(node_id=sender.node_id),
+        "UnregisterNode": fleet_pb2.UnregisterNodeFleetRequest(node_id=sender.node_id),
+        "SendNodeHeartbeat": SendNodeHeartbeatRequest(node=victim, heartbeat_interval=10.0),
+        "PullMessages": fleet_pb2.PullMessagesRequest(node=victim),
+        "PushMessages": PushMessagesRequest(node=victim),
+        "PullObject": message_pb2.PullObjectRequest(**object_of),
+        "PushObject": PushObjectRequest(**object_of, object_content=b"x"),
+        "ConfirmMessageReceived": message_pb2.ConfirmMessageReceivedRequest(**run, message_object_id=message_id),
+        "GetRun": GetRunRequest(**run),
+        "GetFab": GetFabRequest(**run, hash_str="hash"),
+        "RegisterNode": fleet_pb2.RegisterNodeFleetRequest(public_key=key),
+        "ActivateNode": fleet_pb2.ActivateNodeRequest(public_key=key, heartbeat_interval=1800.0),
+    }
+    assert calls.keys() == {call.name for call in DESCRIPTOR.services_by_name["Fleet"].methods}
+    sender.fleet.deactivate(sender.node_id)
+    for thief in (bounded.node()[0], bounded.fleet()):
+        for name, request in calls.items():
+            with pytest.raises(NodeForgotten):
+                thief._call(name, request)
+    assert sender.fleet.activate(10.0) == sender.node_id, "nobody was online in its place"
+    assert not sender.announce(model(npy(4))).refused, "and its message is there"
 
 
 def test_nodes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

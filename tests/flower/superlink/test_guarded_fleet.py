@@ -65,11 +65,11 @@ def test_polls_are_held_before_all_and_calls_are_guarded_behind_all(
     for name in ("FleetServicer", "GRPC_MAX_MESSAGE_LENGTH"):
         monkeypatch.setattr(flower, name, getattr(flower, name))  # put back after the test
     door = Mock()
-    guard_fleet_api(doors=[door])
+    guard_fleet_api(first=[door])
     flower.generic_create_grpc_server(interceptors=before)
     ((outermost, *rest),) = made
     assert isinstance(outermost, GrpcPolls)
-    assert rest == [door, *(before or [])], "and the doors are asked before Flower's"
+    assert rest == [door, *(before or [])], "and this one is asked before Flower's"
     assert flower.GRPC_MAX_MESSAGE_LENGTH == LARGEST_REQUEST
     run = inspect.getsource(flower._run_fleet_api_grpc_rere)
     assert "fleet_servicer = FleetServicer(" in run

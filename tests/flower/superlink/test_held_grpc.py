@@ -3,11 +3,16 @@
 from types import SimpleNamespace
 
 import grpc
+import pytest
+from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flwr.supercore.primitives.asymmetric import sign_message
 
-from fedappeal.flower.node.fleet import HOLD_HEADER
+from fedappeal.flower.node.fleet import HOLD_HEADER, NotConnected
 from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQUEST
+from tests.flower.conftest import Server
+from tests.flower.superlink.test_fleet_limits import bounded  # noqa: F401  # a fixture
 
 
 def test_only_calls_of_one_request_and_one_reply_are_held() -> None:
@@ -36,3 +41,26 @@ def test_a_request_that_is_too_large_is_not_parsed() -> None:
     assert handler is not None
     assert handler.request_deserializer(b"raw") == b"raw"
     assert parsed == [SMALL_REQUEST, 2 << 20, LARGEST_REQUEST]
+
+
+@pytest.mark.parametrize("time", ["noon", "2026-11-29T08:00:00", ""])
+@pytest.mark.parametrize("key", [b"none", b""])
+def test_a_signature_that_cannot_be_read_is_refused_without_pages_in_the_log(
+    bounded: Server,  # noqa: F811
+    key: bytes,
+    time: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = bounded.fleet()
+    signed = {
+        **dict(fleet._signer.headers()),
+        TIMESTAMP_HEADER: time,
+        SIGNATURE_HEADER: sign_message(fleet._signer._key, time.encode()),
+    }
+    if key:
+        signed[PUBLIC_KEY_HEADER] = key
+    monkeypatch.setattr(fleet, "_sign", lambda *_: list(signed.items()))
+    with pytest.raises(NotConnected):
+        fleet.register()
+    assert not [record for record in caplog.records if record.exc_info]

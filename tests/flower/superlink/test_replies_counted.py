@@ -1,5 +1,6 @@
 """Which of a node's announcements `guarded_fleet` counts, over both kinds of Flower's state; none locks it out."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sqlalchemy import text
 
 from fedappeal.flower.node.fleet import NotConnected
 from fedappeal.flower.node.fleet_http import HttpFleet
-from fedappeal.flower.superlink import guarded_fleet, spared_sql
+from fedappeal.flower.superlink import database_cache, guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import REPLIES_AT_LEAST, REPLIES_EACH
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.versions import fleet_handlers
@@ -29,13 +30,14 @@ MANY = REPLIES_AT_LEAST + REPLIES_EACH + 5
 
 @pytest.fixture(params=["memory", "database"])
 def start(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], Server]]:
     """Starts a SuperLink; a second time it has lost what was in memory."""
     handlers = fleet_handlers()
     monkeypatch.setattr(handlers, "check_abort", handlers.check_abort)  # put back after the test
-    monkeypatch.setattr(spared_sql, "TRAFFIC_EVERY", 3600.0)
-    database = FLWR_IN_MEMORY_DB_NAME if request.param == "memory" else str(tmp_path / "state.db")
+    monkeypatch.setattr(database_cache, "TRAFFIC_EVERY", 3600.0)
+    in_memory = request.param == "memory"
+    database = FLWR_IN_MEMORY_DB_NAME if in_memory else str(shutil.copy(empty_database, tmp_path))
     running: list[Iterator[Server]] = []
 
     def start_one() -> Server:

@@ -15,7 +15,14 @@ from flwr.superlink.cli.flower_superlink import flower_superlink
 from fedappeal.flower.node import fleet as api
 from fedappeal.flower.node import signing
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
-from fedappeal.flower.superlink.superlink_log import MEANINGS, Unexpected, log_refusals, readable_log
+from fedappeal.flower.superlink.superlink_log import (
+    MEANINGS,
+    MOST_LINES,
+    FewOfEachCall,
+    Unexpected,
+    log_refusals,
+    readable_log,
+)
 from tests.flower.conftest import Server
 
 
@@ -42,6 +49,28 @@ def test_only_the_word_that_every_run_ends_with_is_left_out(
     assert Unexpected().filter(other)
 
 
+def test_whoever_calls_without_end_writes_few_lines(
+    any_server: Server, logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    few = FewOfEachCall(lambda: now[0])
+    fleet, _ = any_server.node()
+    for _ in range(2):  # with refused calls Flower logs an error each
+        with pytest.raises(api.AlreadyRegistered):
+            fleet.register()
+    refused = [record for record in logged.records if "ApiError" in record.getMessage()]
+    assert len(refused) == 2
+    shown = [record for record in refused * MOST_LINES if few.filter(record)]
+    assert len(shown) == MOST_LINES
+    assert "more lines about this call are left out" in shown[-1].getMessage()
+    other = [record for record in logged.records if "[Fleet.ActivateNode]" in record.getMessage()]
+    assert few.filter(other[0]), "another call has lines of its own"
+    ours = logging.LogRecord("flwr", logging.INFO, "", 0, "a run has begun", None, None)
+    assert all(few.filter(ours) for _ in range(MOST_LINES + 1))
+    now[0] += 60.0
+    assert few.filter(refused[0])
+
+
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "_unary_unary_rpc_terminator"
@@ -55,10 +84,10 @@ def test_a_client_that_flower_refuses_is_logged_with_what_it_means(
     fleet, node = server.node()
     forged = GrpcFleet(server.address, ec.generate_private_key(ec.SECP256R1()), insecure=True, root_certificates=None)
     forged._signer.public_key = fleet._signer.public_key  # type: ignore[attr-defined]
-    with pytest.raises(api.Refused, match="Invalid signature"):
+    with pytest.raises(api.NotAdmitted, match="Invalid signature"):
         forged.pull(node)
     monkeypatch.setattr(forged, "_sign", list)
-    with pytest.raises(api.Refused, match="Missing authentication metadata"):
+    with pytest.raises(api.NotAdmitted, match="Missing authentication metadata"):
         forged.pull(node)
     forged.close()
     monkeypatch.setattr(signing, "now", lambda: datetime.now(UTC) + timedelta(seconds=60))

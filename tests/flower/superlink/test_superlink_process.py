@@ -15,15 +15,15 @@ from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.superlink import extensions, main
 from flwr.superlink.routers.control import middlewares
 
-from fedappeal.flower.superlink import quick_runtime, superlink_process
+from fedappeal.flower.superlink import runtime_fast_path, superlink_process
 from fedappeal.flower.superlink.connections import make_grpc_server
-from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
 from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.held_polls import HeldPolls
-from fedappeal.flower.superlink.quick_runtime import QuickRuntime
+from fedappeal.flower.superlink.runtime_fast_path import RuntimeFastPath
+from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
-from fedappeal.flower.versions import GRPC_FLEET
+from fedappeal.flower.versions import GRPC_FLEET, SUPERNODE_SPEAKS_HTTP
 from fedappeal.settings.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")
@@ -49,8 +49,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """Where the SuperLink's state at its start is put; all that was replaced is put back after the test."""
     found: list[Started] = []
     monkeypatch.setattr(flower, "flower_superlink", lambda: found.append(Started()))
-    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too, doors: None)
-    monkeypatch.setattr(superlink_process, "spare_superlink", lambda: None)
+    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too, first: None)
+    monkeypatch.setattr(superlink_process, "keep_objects_in_memory", lambda: None)
     monkeypatch.setattr(superlink_process, "allow_open_files", lambda: None)
     for module, name in (
         (flower, "uvicorn"),
@@ -58,6 +58,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         (flower, "subprocess"),
         (sys, "argv"),
         (flower_grpc, "grpc"),
+        *([(main, "fleet_router")] if SUPERNODE_SPEAKS_HTTP else []),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setenv(FLWR_INTERNAL_GRPC_CONTROL_API, "1")
@@ -69,7 +70,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
 def fleet(monkeypatch: pytest.MonkeyPatch, started: list[Started]) -> list[Any]:
     """The interceptors that stand before a Fleet API's calls."""
     made: list[Any] = []
-    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too, doors: made.extend(doors))
+    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too, first: made.extend(first))
     return made
 
 
@@ -99,20 +100,20 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
     run_superlink(OPTIONS, guarded=True)
     (start,) = started
     assert start.arguments == ["flower-superlink", *OPTIONS]
-    assert [layer.cls for layer in start.apps[:2]] == [OwnUserOnly, QuickRuntime], "the door is outermost"
+    assert [layer.cls for layer in start.apps[:2]] == [SameUserOnly, RuntimeFastPath], "the door is outermost"
     assert start.grpc_server.func is make_grpc_server
     assert start.grpc_server.args == (grpc.server,), "which others in this process call as before"
     assert start.proxy_headers == {"proxy_headers": False}
     assert (start.grpc_control, start.grpc_fleet) == (None, "1")
-    assert [type(door) for door in fleet] == [OwnUserInterceptor]
+    assert [type(door) for door in fleet] == [SameUserInterceptor]
     assert start.superexec is SuperExec
 
 
 def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fleet: list[Any]) -> None:
     run_superlink(OPTIONS, guarded=False)
     (start,) = started
-    assert OwnUserOnly not in [each.cls for each in start.apps]
-    assert start.apps[0].cls is QuickRuntime
+    assert SameUserOnly not in [each.cls for each in start.apps]
+    assert start.apps[0].cls is RuntimeFastPath
     assert start.grpc_control is None, "a second Control API is not served in any case"
     assert fleet == []
     assert start.superexec is SuperExec
@@ -127,7 +128,7 @@ def test_the_fleet_port_over_http_has_a_door_where_it_is_for_one_user(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         superlink_process._serve_http(listener, ("certificate", "key"), for_one_user, Mock(), HeldPolls())
     ((app, *rest),) = served
-    assert type(app) is (OwnUserOnly if for_one_user else FleetApp)
+    assert type(app) is (SameUserOnly if for_one_user else FleetApp)
     assert rest == [listener, "certificate", "key"]
 
 
@@ -147,7 +148,7 @@ def test_what_it_replaces_is_what_flower_calls() -> None:
     assert extensions.get_middleware() == ()
     for middleware in (middlewares.ControlAuthenticationMiddleware, middlewares.ControlLicenseMiddleware):
         assert "not _is_control_path(request.url.path)" in inspect.getsource(middleware.dispatch)
-    assert not any(map(middlewares._is_control_path, quick_runtime._PATHS)), "they pass by nothing that asks"
+    assert not any(map(middlewares._is_control_path, runtime_fast_path._PATHS)), "they pass by nothing that asks"
     assert all(middlewares._is_control_path(path) for _, path in middlewares.CONTROL_SENSITIVE_ROUTE_KEYS)
     assert "server = grpc.server(" in inspect.getsource(flower_grpc.generic_create_grpc_server)
     starts = inspect.getsource(flower.SuperLinkLifespan)

@@ -10,11 +10,12 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from client.participant import Participant
-from fedappeal.core.local_rule import Record
+from fedappeal.core.local_rule import StoredRecord
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import RunConfig, Scalar, scalar
 from fedappeal.tasks.datasets.digits import Digits, _digits
+from fedappeal.tasks.examples import Split
 from tests.node import Node, metrics_of
 
 CLASSES = 10
@@ -82,7 +83,7 @@ class Victim:
         """
         self.node = Node(config, partition_id=-1, data=str(file), client_id="anna", **switches(options))
         # Only here: the client's secret is drawn by chance, and a figure that is compared with a page must not be.
-        self.participant.store.write("noise-key", Record({"key": "known to this test"}))
+        self.participant.store.write("noise-key", StoredRecord({"key": "known to this test"}))
         self.asked = 0
         self._round = 0
         self.examples = int(self.node.metrics("query")[keys.NUM_EXAMPLES])  # type: ignore[call-overload]
@@ -131,13 +132,17 @@ class Victim:
         """Its requirement."""
         return self.participant.requirement("k").rho
 
+    def _examples(self, split: str) -> Split:
+        data = self.participant.learner.data
+        return data.train if split == keys.TRAIN_SPLIT else data.test
+
     def images(self, split: str = keys.TRAIN_SPLIT) -> Vector:
         """Its images as they are trained on, shape ``(n, 64)``."""
-        data = self.participant.data.train if split == keys.TRAIN_SPLIT else self.participant.data.test
+        data = self._examples(split)
         return data.x.numpy().reshape(len(data), -1).astype(np.float64)  # type: ignore[union-attr]
 
     def histogram(self, split: str = keys.TRAIN_SPLIT) -> list[int]:
         """How many of its images bear each label."""
-        data = self.participant.data.train if split == keys.TRAIN_SPLIT else self.participant.data.test
+        data = self._examples(split)
         counts: list[int] = np.bincount(data.y.numpy(), minlength=CLASSES).tolist()  # type: ignore[union-attr]
         return counts

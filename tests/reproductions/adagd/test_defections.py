@@ -8,33 +8,23 @@ from typing import Any
 
 import pytest
 
-from fedappeal.reproductions.adagd import defections as figure_2
-from fedappeal.reproductions.adagd import precision as figure_3
-from fedappeal.reproductions.adagd import retention as figure_7a
-from fedappeal.reproductions.adagd import steps as figure_7b
-from fedappeal.reproductions.adagd.defections import (
-    BEFORE,
-    GONE_AT_PEAK,
-    LATER,
-    WORSE_AFTER,
-    local,
-)
-from fedappeal.reproductions.adagd.precision import DATA, PRECISIONS, TUNED, Sweep
-from fedappeal.reproductions.adagd.settings import (
-    AGENTS_LOST,
-    BELOW_PEAK,
-    FIRST_DEFECTION,
-    PEAK_ACCURACY,
-    POPULATION,
-    defections,
-    population,
-)
+from fedappeal.reproductions import load_experiment
+from fedappeal.reproductions.adagd.precision import DATA, PRECISIONS, Sweep
+from fedappeal.reproductions.adagd.readings import defections, population
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment
 from fedappeal.studies.pictures import recorded
 from server.build import check_settings
 from tests.studies.small import holds
 
+FIGURE_2, FIGURE_3, FIGURE_8, FIGURE_9, FIGURE_7A, FIGURE_7B = EXPERIMENTS = tuple(
+    load_experiment(f"adagd-figure{number}") for number in ("2", "3", "8", "9", "7a", "7b")
+)
+BEFORE, GONE_AT_PEAK, WORSE_AFTER, AGENTS_LOST, FIRST_DEFECTION, PEAK_ACCURACY, POPULATION = map(
+    FIGURE_2.measure,
+    ("before", "gone-at-peak", "worse-after", "agents-lost", "first-defection", "peak", "population"),
+)
+BELOW_PEAK = FIGURE_7A.measure("below-peak")
 DOCS = Path(__file__).parents[3] / "docs" / "reproductions"
 
 LINES: list[dict[str, Any]] = [
@@ -80,7 +70,6 @@ def test_agents_gone_at_the_peak_by_hand() -> None:
 
 def test_harm_after_defections_by_hand() -> None:
     """Agents leave in rounds 2 (on 0.5), 4 (on 0.6) and 9 (the last one, after which no agent trains)."""
-    assert LATER == 5
     accuracies = [0.5, 0.4, 0.6, 0.7, 0.65, 0.45, 0.55, 0.6, 0.3]
     lines = run_of(accuracies, {2: 1, 4: 1, 9: 1}, 3)
     # Round 2: 0.5 of round 1 against 0.45 of round 6. Round 4: 0.6 of round 3 against 0.6 of round 8.
@@ -97,13 +86,17 @@ def test_the_population_by_hand() -> None:
     """As many agents are unseen as seen, all with equally many examples: the mean of both accuracies."""
     assert [population(line) for line in LINES] == [0.375, 0.625, None, 0.5]
     assert POPULATION.number(LINES) == 50
-    for experiment in (*figure_2.EXPERIMENTS, *figure_3.EXPERIMENTS):
+    for experiment in (FIGURE_2, FIGURE_3, FIGURE_8, FIGURE_9):
         assert experiment.settings["clients"] == experiment.settings["unseen-clients"]
 
 
-def test_local_steps_share_eta() -> None:
-    assert local(5) == {"local-steps": 5, "learning-rate": pytest.approx(0.02)}
-    assert local(20, 0.4)["learning-rate"] == pytest.approx(0.02)
+@pytest.mark.parametrize("experiment", [FIGURE_3, FIGURE_8], ids=lambda e: e.name)
+def test_local_steps_share_eta(experiment: Experiment) -> None:
+    """K local steps of eta / K; figure 3's eta is 0.1."""
+    for arm in experiment.arms:
+        eta = float(arm.name.rpartition("-eta-")[2]) if "-eta-" in arm.name else 0.1
+        assert arm.settings["learning-rate"] * arm.settings["local-steps"] == pytest.approx(eta)
+        assert f"-k-{arm.settings['local-steps']}-" in arm.name
 
 
 def test_figure_2s_claims_by_hand() -> None:
@@ -118,7 +111,7 @@ def test_figure_2s_claims_by_hand() -> None:
         "worse-after": 90.0,
         "gone-at-peak": 1.0,
     }
-    claims = [claim for claim in figure_2.EXPERIMENTS[0].claims if claim.group == "epsilon = 0.4"]
+    claims = [claim for claim in FIGURE_2.claims if claim.group == "epsilon = 0.4"]
 
     def held() -> list[bool]:
         return [holds(claim, lambda _, key: numbers[key]) for claim in claims]
@@ -132,8 +125,7 @@ def test_figure_2s_claims_by_hand() -> None:
 
 def test_figure_2s_paper_numbers_stand_where_the_paper_has_them() -> None:
     """46 % is "the peak prior to any defections": the row before the first leaves, not the highest at any time."""
-    (experiment,) = figure_2.EXPERIMENTS
-    assert [arm.paper for arm in experiment.arms if arm.paper] == [{"before": 46, "accuracy": 22}]
+    assert [arm.paper for arm in FIGURE_2.arms if arm.paper] == [{"before": 46, "accuracy": 22}]
 
 
 @pytest.mark.parametrize("sweep", [*(Sweep(data=data) for data in DATA), Sweep((70, 100), (1, 100))])
@@ -164,21 +156,12 @@ def test_a_sweeps_claims_by_hand(sweep: Sweep) -> None:
 def test_figure_9s_steps_are_figure_8s_best() -> None:
     rows = json.loads((DOCS / "adagd-figure8.json").read_text())["rows"]
     mean = {row["name"]: fmean(row["ours"]["accuracy"]) for row in rows}
-    (experiment,) = (e for e in figure_3.EXPERIMENTS if e.name == "adagd-figure9")
-    for (kept, k), eta in TUNED.items():
-        setting = f"q {kept / 100:g}, K {k}"
-        best = max((name for name in mean if name.startswith(f"{setting}, eta")), key=mean.__getitem__)
-        assert best == f"{setting}, eta {eta:g}"
-        (arm,) = (arm for arm in experiment.arms if arm.name == f"{setting}, epsilon 1")
-        assert arm.settings["learning-rate"] * k == pytest.approx(eta)
-
-
-EXPERIMENTS = (
-    *figure_2.EXPERIMENTS,
-    *figure_3.EXPERIMENTS,
-    *figure_7a.EXPERIMENTS,
-    *figure_7b.EXPERIMENTS,
-)
+    for q in ("0.7", "0.9", "1"):
+        for k in (1, 20, 100):
+            setting = f"q-{q}-k-{k}"
+            best = max((name for name in mean if name.startswith(f"{setting}-eta")), key=mean.__getitem__)
+            (arm,) = (arm for arm in FIGURE_9.arms if arm.name == f"{setting}-epsilon-1")
+            assert arm.settings["learning-rate"] * k == pytest.approx(float(best.rpartition("-")[2]))
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
@@ -188,9 +171,9 @@ def test_all_rows_are_allowed(experiment: Experiment) -> None:
         check_settings(config)
         rational = config.participation == "defect"
         assert rational != (
-            "no agent leaves" in arm.name
-            or arm.name.endswith("epsilon 0")
-            or (", K " in arm.name and ", eta " in arm.name)
+            "no-agent-leaves" in arm.name
+            or arm.name.endswith("epsilon-0")
+            or ("-k-" in arm.name and "-eta-" in arm.name)
         )
         assert config.participation in ("defect", "always")
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.reproductions.adagd import retention, steps
-from fedappeal.reproductions.adagd.retention import MAIN, PAPER, SUFFIXES
-from fedappeal.reproductions.adagd.steps import ALGORITHMS, LOCAL, chosen, largest, row, tenfold
+from fedappeal.reproductions import load_experiment
+from fedappeal.reproductions.adagd.steps import ALGORITHMS, LOCAL, largest, runs_with_step, sweep, tenfold
 from fedappeal.studies.experiment import Claim, Missing, Results, RunResult, Unmeasured
 from fedappeal.views.comparison.measures import save
 from tests.studies.small import holds
 
+FIGURE_7A, FIGURE_7B = load_experiment("adagd-figure7a"), load_experiment("adagd-figure7b")
+MAIN, PAPER = "eta = 0.01, epsilon = 0.2", "eta = 0.001, epsilon = 0.4, both as in the paper"
 Values = dict[tuple[str, str], float]
 
 
@@ -25,20 +26,20 @@ def reader(values: Values) -> Callable[[str, str], float]:
 
 
 def texts(group: str) -> dict[str, Claim]:
-    return {claim.text: claim for claim in retention.EXPERIMENTS[0].claims if claim.group == group}
+    return {claim.text: claim for claim in FIGURE_7A.claims if claim.group == group}
 
 
 def test_figure_7as_claims_by_hand() -> None:
     number = reader(
         {
-            ("Local SGD", "agents-lost"): 2,
-            ("Local SGD", "below-peak"): 4.9,
-            ("Local SGD", "accuracy"): 80,
-            ("ADA-GD", "agents-lost"): 0,
-            ("ADA-GD", "rounds"): 6,
-            ("ADA-GD", "start"): 75,
-            ("ADA-GD", "accuracy"): 79,
-            ("ADA-GD", "below-peak"): 0.5,
+            ("local-sgd", "agents-lost"): 2,
+            ("local-sgd", "below-peak"): 4.9,
+            ("local-sgd", "accuracy"): 80,
+            ("ada-gd", "agents-lost"): 0,
+            ("ada-gd", "rounds"): 6,
+            ("ada-gd", "start"): 75,
+            ("ada-gd", "accuracy"): 79,
+            ("ada-gd", "below-peak"): 0.5,
         }
     )
     claims = texts(MAIN)
@@ -56,7 +57,7 @@ def test_figure_7as_claims_by_hand() -> None:
 
 def test_a_run_that_ends_at_once_is_no_success() -> None:
     """It keeps all agents and is as good as its best: it returns w_0."""
-    arm = "ADA-GD" + SUFFIXES[PAPER]
+    arm = "ada-gd-epsilon-0.4"
     number = reader(
         {
             (arm, "agents-lost"): 0,
@@ -64,7 +65,7 @@ def test_a_run_that_ends_at_once_is_no_success() -> None:
             (arm, "start"): 50,
             (arm, "accuracy"): 50,
             (arm, "below-peak"): 0,
-            ("Local SGD" + SUFFIXES[PAPER], "accuracy"): 86,
+            ("local-sgd-epsilon-0.4", "accuracy"): 86,
         }
     )
     about = [
@@ -78,46 +79,46 @@ def test_a_run_that_ends_at_once_is_no_success() -> None:
 
 def test_all_settings_are_claimed_alike() -> None:
     """No group is left out because of what came out of it."""
-    (experiment,) = retention.EXPERIMENTS
-    assert {arm.group for arm in experiment.arms} == {claim.group for claim in experiment.claims} == set(SUFFIXES)
+    experiment = FIGURE_7A
+    assert {arm.group for arm in experiment.arms} == {claim.group for claim in experiment.claims}
     short = {text for text in texts(PAPER) if "exact" not in text}
     assert len(short) == 9
-    for group in SUFFIXES:
+    for group in {arm.group for arm in experiment.arms}:
         assert {text for text in texts(group) if "exact" not in text} == short
 
 
-def sweep() -> Values:
+def values_of_sweep() -> Values:
     """Local SGD keeps all up to 1e-4; ADA-GD always, but moves up to 0.02 only; with slack 1 it loses both."""
     values: Values = {}
-    for name, sizes in ALGORITHMS.items():
-        for eta in sizes:
-            lost = {"Local SGD": eta > 1e-4, "ADA-GD": False, "ADA-GD, slack 1": True}[name]
-            rounds = {"Local SGD": 400, "ADA-GD": 10 if eta <= 0.02 else 1, "ADA-GD, slack 1": 9}[name]
+    for name in ALGORITHMS:
+        for eta, row in sweep(name).items():
+            lost = {"local-sgd": eta > 1e-4, "ada-gd": False, "ada-gd-slack-1": True}[name]
+            rounds = {"local-sgd": 400, "ada-gd": 10 if eta <= 0.02 else 1, "ada-gd-slack-1": 9}[name]
             accuracy = 90.0 if name == LOCAL else 89.0 if eta > 1e-3 else 91.0
             values |= {
-                (row(name, eta), "agents-lost"): float(lost),
-                (row(name, eta), "rounds"): rounds,
-                (row(name, eta), "accuracy"): accuracy,
+                (row, "agents-lost"): float(lost),
+                (row, "rounds"): rounds,
+                (row, "accuracy"): accuracy,
             }
     return values
 
 
 def test_the_largest_step_by_hand() -> None:
-    number = reader(sweep())
+    number = reader(values_of_sweep())
     assert largest(number, LOCAL) == 1e-4
     # With longer ones no agent leaves either, but it ends before its first step.
-    assert largest(number, "ADA-GD") == 0.02
-    assert tenfold(number, "ADA-GD") == 1e-3
+    assert largest(number, "ada-gd") == 0.02
+    assert tenfold(number, "ada-gd") == 1e-3
     with pytest.raises(Unmeasured):
-        largest(number, "ADA-GD, slack 1")
+        largest(number, "ada-gd-slack-1")
 
 
 def test_figure_7bs_claims_by_hand() -> None:
     """ADA-GD ends below local SGD with its own largest step, 0.02, and above it with 1e-3."""
-    values = sweep()
+    values = values_of_sweep()
     number = reader(values)
     own, ten = (
-        {claim.text: claim for claim in steps.EXPERIMENTS[0].claims if part in claim.group}
+        {claim.text: claim for claim in FIGURE_7B.claims if part in claim.group}
         for part in ("as in the paper", "ten times")
     )
     better = "ADA-GD ends with a higher accuracy than local SGD"
@@ -127,27 +128,27 @@ def test_figure_7bs_claims_by_hand() -> None:
     assert not holds(own["ADA-GD, slack 1's largest step is at least ten times local SGD's"], number)
     with pytest.raises(Unmeasured):
         holds(own["ADA-GD, slack 1 ends with a higher accuracy than local SGD"], number)
-    values[row("ADA-GD", 0.02), "accuracy"] = 90.1
+    values[sweep("ada-gd")[0.02], "accuracy"] = 90.1
     assert holds(own[better], number)
-    for eta in ALGORITHMS[LOCAL]:
-        values[row(LOCAL, eta), "agents-lost"] = 1
+    for row in sweep(LOCAL).values():
+        values[row, "agents-lost"] = 1
     for claim in (*own.values(), *ten.values()):
         with pytest.raises(Unmeasured):
             holds(claim, number)
 
 
 def test_ten_times_a_step_that_the_sweep_has_not_is_missing() -> None:
-    values = sweep()
-    values[row(LOCAL, 1e-4), "agents-lost"] = 1
+    values = values_of_sweep()
+    values[sweep(LOCAL)[1e-4], "agents-lost"] = 1
     assert largest(reader(values), LOCAL) == 5e-5
     with pytest.raises(Unmeasured):
-        tenfold(reader(values), "ADA-GD")
+        tenfold(reader(values), "ada-gd")
 
 
 def test_figure_7bs_own_setting_is_claimed_by_hand() -> None:
-    claims = {c.text: c for c in steps.EXPERIMENTS[0].claims if c.group == steps.PAPER}
-    ada, sgd = "ADA-GD, eta 0.0002, epsilon 0.5", "Local SGD, eta 2e-05, epsilon 0.5"
-    assert {ada, sgd} <= {arm.name for arm in steps.EXPERIMENTS[0].arms}
+    claims = {c.text: c for c in FIGURE_7B.claims if c.group == "epsilon = 0.5, the steps of the paper"}
+    ada, sgd = "ada-gd-eta-0.0002-epsilon-0.5", "local-sgd-eta-2e-05-epsilon-0.5"
+    assert {ada, sgd} <= {arm.name for arm in FIGURE_7B.arms}
     number = reader(
         {
             (ada, "agents-lost"): 0,
@@ -174,20 +175,22 @@ def result(experiment: object, name: str, seed: int, accuracies: list[float], le
 
 def test_the_pictures_draw_what_there_is(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    (experiment,) = retention.EXPERIMENTS
+    experiment = FIGURE_7A
     assert experiment.figure is not None
-    runs = [result(experiment, name, s, [0.5, 0.6, 0.4], 2) for name in ("Local SGD", "ADA-GD") for s in (0, 1)]
+    runs = [result(experiment, name, s, [0.5, 0.6, 0.4], 2) for name in ("local-sgd", "ada-gd") for s in (0, 1)]
     save(experiment.figure(Results(experiment, tuple(runs))), tmp_path / "a")
-    (experiment,) = steps.EXPERIMENTS
+    experiment = FIGURE_7B
     assert experiment.figure is not None
     runs = [
-        result(experiment, row(name, eta), seed, [0.5, 0.6], left=int(name == LOCAL and eta > 1e-4 * (1 + seed / 2)))
-        for name, sizes in ALGORITHMS.items()
-        for eta in sizes
+        result(experiment, row, seed, [0.5, 0.6], left=int(name == LOCAL and eta > 1e-4 * (1 + seed / 2)))
+        for name in ALGORITHMS
+        for eta, row in sweep(name).items()
         for seed in (0, 1)
     ]
     results = Results(experiment, tuple(runs))
-    assert [run.arm.name for run in chosen(results, LOCAL, largest)] == [row(LOCAL, 1e-4), row(LOCAL, 1.5e-4)]
+    assert [run.arm.name for run in runs_with_step(results, LOCAL, largest)] == [
+        sweep(LOCAL)[eta] for eta in (1e-4, 1.5e-4)
+    ]
     save(experiment.figure(results), tmp_path / "b")
     save(experiment.figure(Results(experiment, tuple(runs[:2]))), tmp_path / "c")
     assert {path.name for path in tmp_path.iterdir()} == {f"{x}.{kind}" for x in "abc" for kind in ("png", "svg")}

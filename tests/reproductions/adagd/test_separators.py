@@ -8,18 +8,18 @@ import pytest
 from fedappeal.reproductions import load_experiment
 from fedappeal.reproductions.adagd.guarantee import Realizable, draw_problem
 from fedappeal.reproductions.adagd.separators import Separators, Strip, arcs, ball, compute, separator
-from fedappeal.reproductions.adagd.toy import Agents, Floats
+from fedappeal.reproductions.adagd.toy import Floats, ToyAgents
 from tests.studies.small import holds
 
 
-def slopes(problem: Agents, w: Floats) -> Floats:
+def slopes(problem: ToyAgents, w: Floats) -> Floats:
     """The gradients by central differences."""
     steps = 1e-6 * np.eye(len(w))
     return np.stack([(problem.losses(w + step) - problem.losses(w - step)) / 2e-6 for step in steps], axis=1)
 
 
 @pytest.mark.parametrize("problem", [Separators(arcs(0)), Strip(), draw_problem(2, 3, 2, 0.1, 0)[0]])
-def test_gradients_are_those_of_the_losses(problem: Agents) -> None:
+def test_gradients_are_those_of_the_losses(problem: ToyAgents) -> None:
     for w in np.array([[-0.9, 3.0], [0.4, -0.8], [1.2, 2.9]]):
         assert problem.gradients(w) == pytest.approx(slopes(problem, w), abs=1e-6)
         assert problem.losses(np.stack([w, w])).shape == (2, 2)

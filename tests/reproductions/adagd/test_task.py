@@ -5,13 +5,21 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from fedappeal.reproductions.adagd.settings import TASK, kept_share
-from fedappeal.reproductions.adagd.task import SOURCES, mixed
+from fedappeal.reproductions.adagd.task import SOURCES, mix_pools
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.cifar10 import CIFAR10
 from fedappeal.tasks.datasets.idx_images import FashionMNIST
 from fedappeal.tasks.examples import Labels, Pixels
+
+TASK = "fedappeal.reproductions.adagd.task:KeptShare"
+
+
+def kept_share(classes: str, keep: float, examples: int, data: str = "fmnist") -> dict[str, object]:
+    """Return the task's settings."""
+    values = {"data": data, "classes": classes, "keep": keep, "examples": examples}
+    return {"task": TASK, **{f"kept-share.{key}": value for key, value in values.items()}}
+
 
 A_CLASS = 40
 
@@ -52,7 +60,7 @@ def settings(task: Mapping[str, object], clients: int = 2, unseen: int = 0, **mo
 @pytest.mark.parametrize(("keep", "kept"), [(1.0, 10), (0.9, 9), (0.5, 5), (0.0, 0)])
 def test_mixing_by_hand(keep: float, kept: int) -> None:
     pools = [np.arange(10 * i, 10 * i + 10) for i in range(4)]
-    found = mixed(pools, keep, seed=3)
+    found = mix_pools(pools, keep, seed=3)
     assert [len(rows) for rows in found] == [10] * 4
     assert sorted(np.concatenate(found)) == list(range(40))  # nothing is lost, nothing is there twice
     for i, rows in enumerate(found):
@@ -67,7 +75,7 @@ def test_the_share_of_an_agents_own_class() -> None:
     """An agent of n = 2 has q + (1 - q) / 2 of its own class in the mean: 0.95 for q = 0.9, not 0.55."""
     pools = [np.arange(0, 10_000), np.arange(10_000, 20_000)]
     for keep, share in ((0.9, 0.95), (0.1, 0.55)):
-        rows = mixed(pools, keep, seed=0)[0]
+        rows = mix_pools(pools, keep, seed=0)[0]
         assert (rows < 10_000).mean() == pytest.approx(share, abs=0.01)
 
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedappeal.reproductions.adagd.contours import EXPERIMENTS, compute, drawn_starts, drawn_steps
+from fedappeal.reproductions import load_experiment
+from fedappeal.reproductions.adagd.contours import compute, drawn_starts, drawn_steps
 from fedappeal.reproductions.adagd.toy import (
     PRECISION,
     SHIFT,
     STARTS,
-    Problem,
+    ToyProblem,
     adagd,
     harmful_shift,
     harmful_steps,
@@ -22,14 +23,15 @@ from fedappeal.reproductions.adagd.toy import (
 from strategies.adagd import theorem_step_size
 from tests.studies.small import holds
 
-EXAMPLE = Problem()
+EXAMPLE = ToyProblem()
 EPSILON = 0.1
-ARMS = {arm.name: arm for arm in EXPERIMENTS[0].arms}
+EXPERIMENT = load_experiment("adagd-figure5")
+ARMS = {arm.shown: arm for arm in EXPERIMENT.arms}
 
 
 def run(name: str, **changed: Any) -> Any:
     """Return what one row of the experiment computes for seed 0."""
-    return compute({**EXPERIMENTS[0].settings, **ARMS[name].settings, **changed}, 0)
+    return compute({**EXPERIMENT.settings, **ARMS[name].settings, **changed}, 0)
 
 
 def test_losses_and_gradients_by_hand() -> None:
@@ -37,7 +39,7 @@ def test_losses_and_gradients_by_hand() -> None:
     assert EXAMPLE.losses(w) == pytest.approx([0.5, 0.2])  # |w_2|, |w_1 - w_2|
     assert EXAMPLE.gradients(w).tolist() == [[0, 1], [-1, 1]]  # sign(w_2) (0, 1), sign(w_1 - w_2) (1, -1)
     assert EXAMPLE.gradients(np.array([-1.0, -0.5])).tolist() == [[0, -1], [-1, 1]]
-    shifted = Problem(0.4)
+    shifted = ToyProblem(0.4)
     assert shifted.losses(w) == pytest.approx([0.5, 0.2])  # max(w_2, 0), max(w_1 - w_2 + 0.4, 0)
     assert shifted.losses(np.array([-1.0, -0.5])).tolist() == [0, 0]
     assert shifted.gradients(w).tolist() == [[0, 1], [1, -1]]
@@ -48,7 +50,7 @@ def test_losses_and_gradients_by_hand() -> None:
 def test_the_optimum_is_shared() -> None:
     assert EXAMPLE.losses(np.zeros(2)).tolist() == [0, 0]
     for alpha in (0.0, 0.2, 1.0):
-        assert Problem(alpha).losses(np.array([-alpha, 0.0])).tolist() == [0, 0]
+        assert ToyProblem(alpha).losses(np.array([-alpha, 0.0])).tolist() == [0, 0]
 
 
 def test_observation_2_by_hand() -> None:
@@ -83,7 +85,7 @@ def test_one_long_step_lands_where_it_should() -> None:
 @pytest.mark.parametrize("alpha", [None, 0.0, 0.3])
 def test_the_bad_region_by_brute_force(alpha: float | None) -> None:
     """One agent leaves; along the other's own gradient no model is good for both, whatever the steps."""
-    problem = Problem(alpha)
+    problem = ToyProblem(alpha)
     points = np.random.default_rng(0).uniform(-1.2, 1.2, (4000, 2))
     content = problem.losses(points) <= EPSILON
     bad = problem.bad_region(points, EPSILON)
@@ -135,7 +137,7 @@ def test_drawn_steps_end_outside_in_their_problem() -> None:
     """Second view: in P_alpha' agent 2 leaves in the same round, and S* is never reached from there."""
     for steps in drawn_steps(30, seed=3):
         shift = harmful_shift((2, 1), steps, EPSILON)
-        first, second = (uniform(Problem(alpha), (2, 1), steps, EPSILON) for alpha in (0.0, shift))
+        first, second = (uniform(ToyProblem(alpha), (2, 1), steps, EPSILON) for alpha in (0.0, shift))
         assert second.left[1] == first.left[1]
         assert second.harmful(EPSILON)
         after = second.losses[second.left[1] :]
@@ -167,8 +169,10 @@ def test_claims_hold_and_fail_by_hand() -> None:
     for arm in ("drawn outside S_1 and S_2, ADA-GD", "steps drawn, ADA-GD in the same problems"):
         numbers |= {(arm, "lost"): 0, (arm, "largest"): 0.4}
 
+    shown = {arm.name: name for name, arm in ARMS.items()}
+
     def held() -> list[bool]:
-        return [holds(claim, lambda arm, key: numbers[arm, key]) for claim in EXPERIMENTS[0].claims]
+        return [holds(claim, lambda arm, key: numbers[shown[arm], key]) for claim in EXPERIMENT.claims]
 
     assert held() == [True] * 4
     for key, worse, failing in (
@@ -182,8 +186,16 @@ def test_claims_hold_and_fail_by_hand() -> None:
         numbers[key] = good
 
 
+def test_the_first_long_steps_bring_a_loss_to_zero() -> None:
+    """They stand in the experiment's file as numbers."""
+    for name, (start, agent) in STARTS.items():
+        settings = ARMS[f"{name}, uniform, one long step"].settings
+        assert settings["start"] == list(start)
+        assert settings["first-steps"] == [pytest.approx(stride(EXAMPLE, np.array(start), agent), rel=1e-12)]
+
+
 def test_no_number_of_the_paper_is_a_bound_or_derived() -> None:
-    assert {arm.name: arm.paper for arm in EXPERIMENTS[0].arms if arm.paper} == {"P_alpha', uniform": {"loss": 0.5}}
+    assert {arm.shown: arm.paper for arm in EXPERIMENT.arms if arm.paper} == {"P_alpha', uniform": {"loss": 0.5}}
 
 
 def test_adagd_in_observation_4_by_hand() -> None:
@@ -192,7 +204,7 @@ def test_adagd_in_observation_4_by_hand() -> None:
     Case 2 moves by -0.024 (1/2, 0) until F_2 - 0.024 sqrt 2 <= 0.2: after 81 steps, F_2 = 0.228. Case 1 moves by
     -0.024 (1/2, 1/2), orthogonal to (1, -1), until F_1 - 0.024 <= 0.2: after 65 steps, F_1 = 0.22.
     """
-    found = adagd(Problem(0.2), (2, 1), 0.024, EPSILON)
+    found = adagd(ToyProblem(0.2), (2, 1), 0.024, EPSILON)
     assert len(found.points) == 1 + 81 + 65
     assert found.points[81] == pytest.approx([2 - 81 * 0.012, 1])
     assert found.points[-1] == pytest.approx([2 - 146 * 0.012, 1 - 65 * 0.012])

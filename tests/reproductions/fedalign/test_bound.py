@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from fedappeal.reproductions import load_experiment
-from fedappeal.reproductions.fedalign_bound import Clients, Constants, bound, compute, draw_clients, run
+from fedappeal.reproductions.fedalign.bound import (
+    BoundConstants,
+    LeastSquares,
+    bound,
+    compute,
+    draw_clients,
+    run,
+)
 from tests.studies.small import holds
 
 EXPERIMENT = load_experiment("fedalign-theorem1")
@@ -14,20 +21,20 @@ EXPERIMENT = load_experiment("fedalign-theorem1")
 
 def test_the_bound_by_hand() -> None:
     """gamma = 16, C_1 = 4 (1 + 32 * 3) + 16 * 5 = 468, C_2 = 48: (468 + 48 * 0.5 * 0.5) / (84 + 16) + 0.1."""
-    of = Constants(2.0, 1.0, 1.0, 3.0, 5.0, 0.5, 3)
+    of = BoundConstants(2.0, 1.0, 1.0, 3.0, 5.0, 0.5, 3)
     assert of.gamma == 16
     assert bound(of, 84, 0.5, 0.1) == pytest.approx(4.9)
-    assert Constants(2.0, 1.0, 1.0, 3.0, 5.0, 0.5, 20).gamma == 20
+    assert BoundConstants(2.0, 1.0, 1.0, 3.0, 5.0, 0.5, 20).gamma == 20
 
 
 @pytest.mark.parametrize(("epsilon", "model"), [(0.7, 0.3125), (0.6, 0.25)])
 def test_a_round_by_hand(epsilon: float, model: float) -> None:
     """F_1 = (w - 1)^2 / 2 has priority, F_2 = (w - 1.5)^2 / 2 not: at 0 they differ by 0.625; the rate is 2 / 8."""
-    clients = Clients(np.ones((2, 1, 1)), np.array([[1.0], [1.5]]), 1)
+    clients = LeastSquares(np.ones((2, 1, 1)), np.array([[1.0], [1.5]]), 1)
     excess, accepted, of = run(clients, lambda number: epsilon, 1, 1, 3, 0)
     assert excess.tolist() == [pytest.approx((1 - model) ** 2 / 2)]
     assert accepted.tolist() == [[[float(epsilon > 0.625)]] * 3]
-    assert of == Constants(1.0, 1.0, 0.0, 2.25, 1.0, 0.0, 1)
+    assert of == BoundConstants(1.0, 1.0, 0.0, 2.25, 1.0, 0.0, 1)
     assert clients.heterogeneity() == (0.0, pytest.approx([0.125]))
 
 
@@ -66,11 +73,11 @@ def test_a_row_by_its_definitions() -> None:
 
 def test_claims_can_fail() -> None:
     good = {"room": 0.0, "fell": 0.31}
-    ends = {("epsilon to 0", "end"): 0.1, ("epsilon 0.2", "end"): 0.2}
-    ends |= {("epsilon to 0", "first"): 0.1, ("priority only (epsilon 0)", "first"): 0.2}
+    ends = {("epsilon-to-0", "end"): 0.1, ("epsilon-0.2", "end"): 0.2}
+    ends |= {("epsilon-to-0", "first"): 0.1, ("priority-only-epsilon-0", "first"): 0.2}
     for wrong, count in ((0.0, 0), (0.2, 3), (1.0, 7)):
         numbers = {**good, "room": -wrong if wrong == 1 else 0.0, "fell": 0.31 - wrong}
-        shift = {key: value + wrong * (key[0] == "epsilon to 0") for key, value in ends.items()}
+        shift = {key: value + wrong * (key[0] == "epsilon-to-0") for key, value in ends.items()}
         failed = [
             claim
             for claim in EXPERIMENT.claims

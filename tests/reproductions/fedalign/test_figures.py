@@ -3,18 +3,23 @@
 from pathlib import Path
 
 import pytest
+from flwr.app import ArrayRecord
 
 from fedappeal.reproductions import load_experiment
-from fedappeal.reproductions.fedalign import ACCURACY_MEAN, ALL, ALL_LATER, FEDALIGN, PRIORITY_ONLY
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment, Missing, Results, RunResult
+from fedappeal.studies.plan import slug
 from fedappeal.views.comparison.measures import save
 from server.build import check_settings
 from strategies.fedalign import FedALIGN
 from strategies.fedalign.alignment import aligned
+from strategies.rounds.exchange.members import Members
+from strategies.rounds.round import Round, RoundRecord
 from tests.studies.small import holds
 
 FIGURES = ("fedalign-figure1", "fedalign-figure2")
+PRIORITY_ONLY, ALL, ALL_LATER, FEDALIGN = "priority only", "all", "all, after warm-up", "FedALIGN"
+ACCURACY_MEAN = load_experiment(FIGURES[0]).measure("accuracy-mean")
 
 
 def configs(experiment: Experiment) -> dict[str, RunConfig]:
@@ -24,8 +29,11 @@ def configs(experiment: Experiment) -> dict[str, RunConfig]:
 def strategy_of(config: RunConfig) -> FedALIGN:
     strategy = check_settings(config).build()
     assert isinstance(strategy, FedALIGN)
-    strategy.num_rounds = config.rounds
     return strategy
+
+
+def round_of(number: int, config: RunConfig) -> Round:
+    return Round(ArrayRecord(), Members(), RoundRecord(number), num_rounds=config.rounds)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -33,23 +41,22 @@ def test_the_arms_are_what_they_are_called(name: str) -> None:
     experiment = load_experiment(name)
     for arm, config in zip(experiment.arms, configs(experiment).values(), strict=True):
         strategy = strategy_of(config)
-        late = config.rounds // 2
+        late = round_of(config.rounds // 2, config)
         # The best and the worst that a client can say of itself, where errors are compared and where losses are.
         extremes = [aligned(local, 0.5, strategy.epsilon_of(late)) for local in (0.0, 1.0, 50.0)]
         if arm.label == PRIORITY_ONLY:
             assert not any(aligned(x, y, strategy.epsilon_of(late)) for x in (0.0, 1.0) for y in (0.0, 1.0))
         elif arm.label == ALL:
             assert all(extremes)
-            assert not strategy.warms_up(1)
+            assert not strategy.warms_up(round_of(1, config))
         else:
             assert all(extremes) == (arm.label == ALL_LATER)
-            assert [strategy.warms_up(t) for t in (1, config.rounds // 10, config.rounds // 10 + 1)] == [
-                *(True, True, False)
-            ]
+            numbers = 1, config.rounds // 10, config.rounds // 10 + 1
+            assert [strategy.warms_up(round_of(t, config)) for t in numbers] == [True, True, False]
 
 
 def test_figure_1_is_as_section_4_says() -> None:
-    config = configs(load_experiment("fedalign-figure1"))[FEDALIGN]
+    config = configs(load_experiment("fedalign-figure1"))["fedalign"]
     own = strategy_of(config).settings
     assert (config.clients, own.priority_clients, config.rounds) == (60, 2, 200)
     assert (config.local_steps, config.local_epochs, config.learning_rate, own.epsilon) == (0, 5, 0.1, 0.2)
@@ -59,11 +66,11 @@ def test_figure_1_is_as_section_4_says() -> None:
 def test_figure_2_is_as_section_4_says() -> None:
     found = configs(load_experiment("fedalign-figure2"))
     for noise, epsilon in (("low", 0.2), ("medium", 0.2), ("high", 0.4)):
-        config = found[f"{FEDALIGN}, {noise}"]
+        config = found[f"fedalign-{noise}"]
         own, synth = strategy_of(config).settings, config.section("synth")
         assert (config.clients, own.priority_clients, synth["noisy"]) == (20, 10, 10)
         assert (synth["alpha"], synth["beta"], config.local_epochs, own.epsilon) == (1, 1, 5, epsilon)
-    noise = [found[f"{FEDALIGN}, {level}"].section("synth")["noise"] for level in ("low", "medium", "high")]
+    noise = [found[f"fedalign-{level}"].section("synth")["noise"] for level in ("low", "medium", "high")]
     assert noise == sorted(noise)
 
 
@@ -91,13 +98,12 @@ def results(experiment: Experiment, accuracy: dict[str, float]) -> Results:
 
 def test_the_claims_compare_within_their_group() -> None:
     experiment = load_experiment("fedalign-figure2")
-    accuracy = {f"{arm}, low": value for arm, value in ((PRIORITY_ONLY, 0.9), (ALL, 0.7), (FEDALIGN, 0.8))}
-    accuracy |= {f"{arm}, high": value for arm, value in ((PRIORITY_ONLY, 0.1), (ALL, 0.2), (FEDALIGN, 0.3))}
+    accuracy = {f"{slug(arm)}-low": value for arm, value in ((PRIORITY_ONLY, 0.9), (ALL, 0.7), (FEDALIGN, 0.8))}
+    accuracy |= {f"{slug(arm)}-high": value for arm, value in ((PRIORITY_ONLY, 0.1), (ALL, 0.2), (FEDALIGN, 0.3))}
     found = results(experiment, accuracy)
 
     def number(arm: str, key: str) -> float:
-        measure = next(m for m in experiment.measures if m.key == key)
-        if not (values := found.numbers(arm, measure)):
+        if not (values := found.numbers(arm, experiment.measure(key))):
             raise Missing(arm)
         return values[0]
 
@@ -115,7 +121,7 @@ def test_the_claims_compare_within_their_group() -> None:
 
 def test_what_warm_up_reached_is_compared_with_what_came_after() -> None:
     experiment = load_experiment("fedalign-figure2")
-    (arm,) = (arm for arm in experiment.arms if arm.name == f"{ALL_LATER}, low")
+    (arm,) = (arm for arm in experiment.arms if arm.name == f"{slug(ALL_LATER)}-low")
     # 20 rounds of warm-up, evaluated every second one, up to 0.8; then 0.7, at the end 0.9
     lines = [{"round": t, **({} if t % 2 else {"priority_accuracy": 0.04 * t})} for t in range(1, 21)]
     lines += [{"round": t, **({} if t % 2 else {"priority_accuracy": 0.7})} for t in range(21, 200)]

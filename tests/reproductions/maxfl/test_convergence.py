@@ -12,11 +12,13 @@ from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol.keys import Decision
 from fedappeal.reproductions import load_experiment
 from fedappeal.reproductions.maxfl.convergence import Constants, bound, compute, constants
-from fedappeal.reproductions.maxfl.logistic import Clients, draw_clients, local_updates, squared_gradients
+from fedappeal.reproductions.maxfl.logistic import LogitData, draw_clients, local_updates, squared_gradients
 from strategies import MaxFL
 from strategies.maxfl import theorem_step_sizes
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Reply
+from strategies.rounds.strategy import rounds_of
+from tests.grid import opened
 from tests.studies.small import holds
 
 CLIENTS = draw_clients(4, 7, 3, 0.5, 1)
@@ -42,7 +44,7 @@ def test_the_data_are_as_smooth_as_is_said() -> None:
 
 def test_a_local_update_by_hand() -> None:
     """Example 1, label 1, twice from 0: 0.5 / 2 = 0.25, then 0.25 + 0.5 / (1 + e^0.25)."""
-    one = Clients(np.array([[[1.0]]]), np.array([0.0]))
+    one = LogitData(np.array([[[1.0]]]), np.array([0.0]))
     batches = np.zeros((1, 1, 2, 3), dtype=np.int64)
     (((found,),),) = local_updates(one, np.zeros((1, 1)), np.zeros((1, 1), dtype=np.int64), batches, 0.5)
     assert found == pytest.approx(0.25 + 0.5 / (1 + math.exp(0.25)))
@@ -53,13 +55,13 @@ def test_rounds_are_the_strategys_own() -> None:
     rounds, tau = 6, 2
     found = squared_gradients(CLIENTS, theorem_step_sizes(rounds, tau, 4), rounds, tau, 4, 0, 1, 0)
     strategy = MaxFL(step_sizes="theorem-3.1", local_steps=tau)
-    strategy.num_rounds = rounds
+    rounds_of(strategy).setup.num_rounds = rounds
     for k in range(4):
-        strategy.members.enrol(Member(str(k), k))
+        rounds_of(strategy).members.enrol(Member(str(k), k))
     w, everything = np.zeros((1, 3)), np.tile(np.arange(7), (1, 4, tau, 1))
     for number in range(1, rounds + 1):
         assert found[number - 1] == pytest.approx(CLIENTS.squared_gradient(w)[0], rel=1e-9)
-        this_round = strategy.open_round(number, ArrayRecord({"w": Array(w[0])}))
+        this_round = opened(strategy, number, ArrayRecord({"w": Array(w[0])}))
         told = strategy.wave(this_round, []).all
         updates = local_updates(CLIENTS, w, np.arange(4)[None, :], everything, float(told["learning-rate"]))
         for k, (loss, rho) in enumerate(zip(CLIENTS.losses(w)[0], CLIENTS.rho, strict=True)):

@@ -19,7 +19,13 @@ from fedappeal.reproductions.maxfl.learning_rate import (
     rounds_needed,
     slope,
 )
-from fedappeal.reproductions.maxfl.mean_estimation import STABILIZER, draw_estimates, federated, minimise, objective
+from fedappeal.reproductions.maxfl.mean_estimation import (
+    STABILIZER,
+    draw_estimates,
+    federated_models,
+    minimise,
+    objective,
+)
 from strategies import MaxFL
 from tests.studies.small import holds
 
@@ -46,7 +52,7 @@ def test_slope_and_curvature_are_derivatives() -> None:
 @pytest.mark.parametrize("w", [-2.0, 0.3, 4.0])
 def test_a_step_at_the_rate_is_the_strategys_round(w: float) -> None:
     """Clients that return their local minimum went 1 / L_s along their gradient."""
-    (_, after) = federated(MaxFL(stabilizer=STABILIZER), [-0.5, 0.7, 3.0], w, 1)
+    (_, after) = federated_models(MaxFL(stabilizer=STABILIZER), [-0.5, 0.7, 3.0], w, 1)
     here, estimates = np.array([w]), np.array([[-0.5, 0.7, 3.0]])
     assert after == pytest.approx((here - rate(here, estimates) * slope(here, estimates))[0], abs=1e-12)
 
@@ -86,7 +92,7 @@ def test_without_noise_every_draw_is_alike() -> None:
 
 
 def test_claims_can_fail() -> None:
-    rows = ("little heterogeneity", "much heterogeneity")
+    rows = ("little-heterogeneity", "much-heterogeneity")
     keys = {"higher": 1.0, "rounds-adaptive": 3.0, "rounds-constant": 20.0}
     good = {(row, key): value for row in rows for key, value in keys.items()}
     claims = load_experiment("maxfl-figure7").claims

@@ -25,7 +25,7 @@ def measured(lines: Lines) -> dict[str, float | None]:
 def holding(arm: str, lines: Lines) -> list[bool]:
     """Return whether the losses are near, and whether they move together."""
     numbers = measured(lines)
-    claims = [claim for claim in EXPERIMENT.claims if claim.text.startswith(arm)]
+    claims = [claim for claim in EXPERIMENT.claims if claim.text.startswith(f"{arm}:")]
     return [holds(claim, lambda _, key: numbers[key] or 0.0) for claim in claims]
 
 

@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedappeal.reproductions import load_experiment
-from fedappeal.reproductions.maxfl.mean import CASES
 from fedappeal.reproductions.maxfl.mean_estimation import (
     HETEROGENEITY,
     STABILIZER,
@@ -17,7 +16,7 @@ from fedappeal.reproductions.maxfl.mean_estimation import (
     distance,
     draw_estimates,
     fedavg,
-    federated,
+    federated_models,
     lemma_a1,
     log_loss_slope,
     lowest,
@@ -33,6 +32,8 @@ from strategies import FedAvg, MaxFL
 from tests.studies.small import holds
 
 DRAWS = 4000
+CASES = {arm.group: arm.settings for arm in load_experiment("maxfl-figure5").arms if arm.label == "MaxFL"}
+"""Figure 5's cases."""
 values = st.floats(-8, 8)
 
 
@@ -71,7 +72,7 @@ def test_fedavgs_appeal_is_the_exact_probability() -> None:
 
 @given(st.lists(values, min_size=1, max_size=5))
 def test_fedavgs_solution_is_where_the_strategy_goes(estimates: list[float]) -> None:
-    (_, average) = federated(FedAvg(), estimates, 3.0, 1)
+    (_, average) = federated_models(FedAvg(), estimates, 3.0, 1)
     assert average == pytest.approx(np.mean(estimates), abs=1e-12)
     assert fedavg(np.array([estimates])).models(np.array([estimates]))[0] == pytest.approx(average, abs=1e-12)
 
@@ -81,7 +82,7 @@ def test_fedavgs_solution_is_where_the_strategy_goes(estimates: list[float]) -> 
 
 @given(st.lists(values, min_size=2, max_size=4), st.integers(1, 6))
 def test_a_step_is_the_strategys_own(estimates: list[float], rounds: int) -> None:
-    models = federated(MaxFL(stabilizer=STABILIZER), estimates, estimates[0], rounds)
+    models = federated_models(MaxFL(stabilizer=STABILIZER), estimates, estimates[0], rounds)
     found = minimise(np.array([estimates]), start(1), rounds=rounds, rtol=0)
     assert found.models(np.array([estimates]))[0] == pytest.approx(models[-1], abs=1e-9)
 
@@ -89,7 +90,7 @@ def test_a_step_is_the_strategys_own(estimates: list[float], rounds: int) -> Non
 @given(st.lists(values, min_size=2, max_size=4))
 def test_every_round_of_the_strategy_lowers_the_objective(estimates: list[float]) -> None:
     for first in (estimates[0], 0.0):
-        models = federated(MaxFL(stabilizer=STABILIZER), estimates, first, 8)
+        models = federated_models(MaxFL(stabilizer=STABILIZER), estimates, first, 8)
         heights = objective(np.array(models), np.array(estimates))
         assert (np.diff(heights) <= 1e-12).all()
 
@@ -221,7 +222,7 @@ def test_distance_from_an_average() -> None:
 
 
 def solved(objective_: str, case: str) -> dict[str, float]:
-    return three_clients({"objective": objective_, "draws": DRAWS, "gamma": 1.0, **CASES[case]}, 0)
+    return three_clients({"draws": DRAWS, "gamma": 1.0, **CASES[case], "objective": objective_}, 0)
 
 
 def test_figure_five() -> None:
@@ -264,18 +265,18 @@ def holding(name: str, numbers: dict[tuple[str, str], float]) -> list[str]:
 
 def test_claims_of_figure_four_can_fail() -> None:
     columns = ("at-0", "at-1", "at-4", "at-10", "at-20")
-    rows = {"FedAvg": (0.65, 0.33, 0.11, 0.023, 0.0025), "MaxFL": (0.63, 0.35, 0.25, 0.25, 0.25)}
+    rows = {"fedavg": (0.65, 0.33, 0.11, 0.023, 0.0025), "maxfl": (0.63, 0.35, 0.25, 0.25, 0.25)}
     good = {(arm, key): value for arm, values_ in rows.items() for key, value in zip(columns, values_, strict=True)}
-    good["MaxFL (log loss)", "from-average"] = 1e-9
+    good["maxfl-log-loss", "from-average"] = 1e-9
     texts = [claim.text for claim in load_experiment("maxfl-figure4").claims]
     assert holding("maxfl-figure4", good) == texts
     for n, (row, key, value) in enumerate(
         (
-            ("FedAvg", "at-20", 0.037),  # the bound is 2 exp(-4) = 0.0366
-            ("FedAvg", "at-10", 0.034),  # above 0.11 exp(-6 / 5) = 0.0331
-            ("MaxFL", "at-1", 0.022),  # the constant is exp(-1) / 16 = 0.02299
-            ("MaxFL (log loss)", "from-average", 2e-6),
-            ("MaxFL", "at-20", 0.0024),
+            ("fedavg", "at-20", 0.037),  # the bound is 2 exp(-4) = 0.0366
+            ("fedavg", "at-10", 0.034),  # above 0.11 exp(-6 / 5) = 0.0331
+            ("maxfl", "at-1", 0.022),  # the constant is exp(-1) / 16 = 0.02299
+            ("maxfl-log-loss", "from-average", 2e-6),
+            ("maxfl", "at-20", 0.0024),
         )
     ):
         assert texts[n] not in holding("maxfl-figure4", {**good, (row, key): value}), texts[n]

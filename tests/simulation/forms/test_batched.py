@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedappeal.core.local_rule import BatchedTerms, LocalTrainingSettings
 from fedappeal.simulation.forms import convolution
-from fedappeal.simulation.forms.batched import Clients, Examples, NotBatchable, line_up, train
+from fedappeal.simulation.forms.batched import Cohort, Examples, NotBatchable, line_up, train
 from fedappeal.simulation.forms.layered import BatchedModel, LayeredForm
 from fedappeal.tasks.models import cnn, logistic, mlp
 from strategies.fedprox import FedProx
@@ -129,7 +129,7 @@ def test_batched_training_equals_one_client_at_a_time(
     correction = {n: torch.randn_like(p) * 0.1 for n, p in parameters.items()} if corrected else {}
     with torch.no_grad():
         form = LayeredForm(CLASSIFICATION, model)
-        train(form, Clients(parameters), examples, batches, training, terms(mu, correction, parameters))
+        train(form, Cohort(parameters), examples, batches, training, terms(mu, correction, parameters))
     for place, k in enumerate(places):
         of_client = {n: c[place] for n, c in correction.items()}
         expected = dict(by_autograd(model, examples, rows[k], training, mu, of_client).named_parameters())
@@ -151,7 +151,7 @@ def test_grouped_convolutions_give_the_same(name: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(convolution, "ONE_BY_ONE", devices)
         parameters = {n: p.detach().expand(4, *p.shape).clone() for n, p in model.named_parameters()}
         with torch.no_grad():
-            train(LayeredForm(CLASSIFICATION, model), Clients(parameters), examples, batches, training)
+            train(LayeredForm(CLASSIFICATION, model), Cohort(parameters), examples, batches, training)
         found.append(parameters)
     for n, one_by_one in found[0].items():
         torch.testing.assert_close(one_by_one, found[1][n], rtol=1e-4, atol=1e-5)
@@ -179,7 +179,7 @@ def test_a_rule_that_reads_the_parameters_before_the_step_has_to_say_so() -> Non
 
     def trained(needs_before: bool) -> None:
         terms = BatchedTerms(add, needs_before)
-        train(LayeredForm(CLASSIFICATION, model), Clients(parameters), examples, batches, training, terms)
+        train(LayeredForm(CLASSIFICATION, model), Cohort(parameters), examples, batches, training, terms)
 
     with torch.no_grad():
         trained(needs_before=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from client.training.noise import Noise
 from fedappeal.simulation.forms.batched import NotBatchable
 from fedappeal.simulation.forms.dry_run import LONGEST, check_form, short_reason
 from fedappeal.simulation.forms.layered import LayeredForm
@@ -163,11 +164,21 @@ def test_there_is_nothing_to_train_in_a_frozen_model() -> None:
         VmapForm(Classification(), nn.Linear(2, 2).requires_grad_(False))
 
 
-def test_noise_is_not_compared_and_one_example_is_enough() -> None:
+@pytest.mark.parametrize("keyed", [True, False], ids=["by key", "as in runs of earlier versions"])
+def test_dropout_is_compared_where_it_is_the_same_and_one_example_is_enough(keyed: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.5), nn.Linear(30, 3))
     few = Split(torch.randn(1, 4), torch.zeros(1, dtype=torch.int64))
     for form in (VmapForm(Classification(), model), LayeredForm(Classification(), model)):
-        check_form(form, Classification(), model, few)
+        check_form(form, Classification(), model, few, Noise(0, "dry run", 0, keyed))
+
+
+def test_a_model_with_draws_of_its_own_is_named() -> None:
+    class Jittered(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = super().forward(x + torch.randn_like(x))
+            return y
+
+    assert reason(Jittered(4, 3)) == "Jittered draws numbers of its own, not by dropout"
 
 
 def test_a_reason_is_one_line_of_bounded_length() -> None:

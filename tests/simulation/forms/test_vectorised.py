@@ -19,7 +19,7 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig, TaskSettings
 from fedappeal.simulation.engine import simulate
-from fedappeal.simulation.forms.batched import Clients, Examples, line_up, train
+from fedappeal.simulation.forms.batched import Cohort, Examples, Target, line_up, train
 from fedappeal.simulation.forms.scheduler import BatchScheduler
 from fedappeal.simulation.forms.vectorised import VmapForm
 from fedappeal.simulation.options import Simulation
@@ -44,7 +44,7 @@ class Watched(VmapForm):
         super().__init__(*given)
         self.active: list[int] = []
 
-    def add_gradient(self, clients: Clients, *given: Any, **named: Any) -> None:
+    def add_gradient(self, clients: Cohort, *given: Any, **named: Any) -> None:
         self.active.append(len(next(iter(clients.trained.values()))))
         super().add_gradient(clients, *given, **named)
 
@@ -213,9 +213,9 @@ def test_dropout_is_other_noise_for_each_client_and_only_in_training() -> None:
     into = {"weight": torch.zeros(4, 1)}
     with torch.no_grad():
         for training in (True, False):
-            clients = Clients({"weight": torch.ones(4, 1)})
+            clients = Cohort({"weight": torch.ones(4, 1)})
             into["weight"].zero_()
-            form.add_gradient(clients, batch, torch.empty(0), into, 1.0, training)
+            form.add_gradient(clients, batch, torch.empty(0), Target(into), training)
             if training:
                 assert into["weight"].flatten().tolist() == pytest.approx([1.0] * 4, abs=0.05)
                 assert len(set(into["weight"].flatten().tolist())) == 4
@@ -237,7 +237,7 @@ def test_a_convolution_is_calculated_client_by_client_on_a_cpu_and_gives_the_sam
     batches, _ = line_up([torch.arange(7 * k, 7 * k + 7).unsqueeze(0) for k in range(4)], CPU)
     before = {name: p.clone() for name, p in stacked.items()}
     with torch.no_grad():
-        train(form, Clients(stacked), examples, batches, LocalTrainingSettings(learning_rate=1.0, batch_size=7))
+        train(form, Cohort(stacked), examples, batches, LocalTrainingSettings(learning_rate=1.0, batch_size=7))
     for k in range(4):
         module.load_state_dict({name: p[k] for name, p in before.items()})
         loss = nn.functional.cross_entropy(module(data[k]), labels[k])

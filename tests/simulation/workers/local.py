@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from fedappeal.record.folder import RunFolder
-from fedappeal.simulation.grid import Contexts
+from fedappeal.simulation.in_process_grid import Contexts
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import WorkerLost
-from fedappeal.simulation.workers.grid import Crew, Remote, WorkersGrid, sums_suffice
 from fedappeal.simulation.workers.worker import EngineWorker, WorkerJob
+from fedappeal.simulation.workers.workers_grid import Crew, Remote, WorkersGrid, sums_suffice
 
 
 class LocalWorker:
-    """A worker in this process; see `fedappeal.simulation.workers.grid.Remote`.
+    """A worker in this process; see `fedappeal.simulation.workers.workers_grid.Remote`.
 
     Attributes:
         calls: methods that were called, in order.

@@ -9,24 +9,25 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor, nn
 
-from client.participant import Participant
+from client.joined_round import JoinedRound
+from client.learner import Job, Sent
+from client.participant import Decided, Participant
 from client.settings import NodeSettings
 from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of, evaluate, mean_gradient
 from client.training.sgd import SGD
-from client.turn import Turn
-from fedappeal.core.local_rule import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.requirement import UNMEASURED, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split
-from fedappeal.tasks.share import parts_of
 from strategies import AdaGD
 from tests import node as one_client
-from tests.node import changed, metrics_of, run_config
+from tests.node import changed, metrics_of, participant_of, run_config
 
 CONFIG = run_config(strategy="adagd", clients=4, solo__steps=3, batch_size=16, adagd__precision=0.3)
 PRECISION = 0.3
@@ -40,21 +41,20 @@ Named = dict[str, np.ndarray]
 
 
 def participant() -> Participant:
-    return Participant(CONFIG, NodeSettings(partition_id=1, device="cpu"), ContextStore(RecordDict()))
+    return participant_of(CONFIG, NodeSettings(partition_id=1, device="cpu"), ContextStore(RecordDict()))
 
 
-def turn(one: Participant, arrays: Named, server_round: int = 1, **settings: Any) -> Turn:
+def joined(one: Participant, rule: LocalRule, arrays: Named, server_round: int = 1, **settings: Any) -> JoinedRound:
     content = RecordDict({keys.ARRAYS: Layout.of(arrays).pack(arrays)})
     training = LocalTrainingSettings(**(TRAINING | settings))
-    return Turn(one, content, arrays, server_round, "k", training, {}, NOT_MEASURED)
+    decided = Decided(Decision.JOINED)
+    return JoinedRound(one, decided, rule, content, arrays, server_round, "k", training, {}, NOT_MEASURED)
 
 
 def sent_by(one: Participant, server_round: int = 1, own: dict[str, Scalar] | None = None, **settings: Any) -> Named:
     """What a client sends for the initial model, by name."""
     rule = AdaGD.LocalRule(AdaGD.Settings.parse(own or {}))
-    asked = turn(one, INITIAL, server_round, **settings)
-    rule.check(asked.training)
-    return LAYOUT.unpack(rule.reply(asked)[keys.ARRAYS])
+    return LAYOUT.unpack(joined(one, rule, INITIAL, server_round, **settings).update()[keys.ARRAYS])
 
 
 def by_hand(x: Tensor, y: Tensor, arrays: Named = INITIAL) -> Named:
@@ -85,7 +85,7 @@ def close(one: Named, other: Named, atol: float = 1e-6) -> bool:
 def test_it_is_the_gradient_of_the_mean_loss_over_all_training_examples() -> None:
     one = participant()
     found = sent_by(one)
-    data = one.data.train
+    data = one.learner.data.train
     assert close(found, by_hand(data.x, data.y))
     assert {k: (v.shape, v.dtype) for k, v in found.items()} == {k: (v.shape, v.dtype) for k, v in INITIAL.items()}
     # By central differences of the loss that the client reports, along the gradient itself.
@@ -93,15 +93,15 @@ def test_it_is_the_gradient_of_the_mean_loss_over_all_training_examples() -> Non
     losses = []
     for sign in (1, -1):
         moved = {k: (INITIAL[k] + sign * 0.02 * found[k] / length).astype(np.float32) for k in INITIAL}
-        losses.append(one.judge(moved, str(sign), "train").loss)
+        losses.append(one.judge(moved, Sent(str(sign)), "train").loss)
     assert (losses[0] - losses[1]) / 0.04 == pytest.approx(length, rel=1e-2)
 
 
 def test_chunks_are_weighted_by_their_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     one = participant()
     whole = sent_by(one)
-    assert len(one.data.train) % 50
-    monkeypatch.setattr(one.task, "evaluation_batch", 50)  # the last chunk is smaller
+    assert len(one.learner.data.train) % 50
+    monkeypatch.setattr(one.learner.task, "evaluation_batch", 50)  # the last chunk is smaller
     assert close(sent_by(one), whole)
 
 
@@ -109,7 +109,7 @@ def test_it_does_not_depend_on_the_round_or_on_what_was_trained_before() -> None
     one = participant()
     before = torch.get_rng_state()
     first = sent_by(one, 1)
-    one.trained(INITIAL, SGD(), LocalTrainingSettings(**TRAINING), 1, "batches")
+    one.trained(INITIAL, Job(SGD(), LocalTrainingSettings(**TRAINING), "batches", 1))
     again = sent_by(one, 7)
     assert all(np.array_equal(first[k], again[k]) for k in first)
     assert torch.equal(torch.get_rng_state(), before)
@@ -120,7 +120,7 @@ BATCH: dict[str, Scalar] = {"gradient-batch": 20}
 
 def test_a_minibatch_gradient_is_of_the_examples_drawn_for_the_round() -> None:
     one = participant()
-    data = one.data.train
+    data = one.learner.data.train
     for server_round in (1, 2):
         (batch,) = batch_indices(CONFIG.seed, one.client_id, server_round, len(data), 1, 20, "gradient")
         assert len(set(batch)) == 20
@@ -132,7 +132,7 @@ def test_a_minibatch_gradient_is_of_the_examples_drawn_for_the_round() -> None:
 @pytest.mark.parametrize("size", [0, 20])
 def test_several_local_steps_send_how_far_they_went(size: int) -> None:
     one = participant()
-    data = one.data.train
+    data = one.learner.data.train
     w = {k: v.astype(np.float64) for k, v in INITIAL.items()}
     for batch in batch_indices(CONFIG.seed, one.client_id, 3, len(data), 4, size or len(data), "gradient"):
         found = by_hand(data.x[batch], data.y[batch], w)
@@ -168,9 +168,10 @@ def test_a_model_with_more_than_trainable_parameters_is_refused(
     model: nn.Module, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = participant()
-    one.model, one.layout, one.parts = model, Layout.of(arrays_of(model)), parts_of(model, "all")
+    one.learner.model, one.learner.expects = model, Layout.of(arrays_of(model))
+    one.learner.trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     with pytest.raises(ConfigError, match=line) as error:
-        AdaGD.LocalRule().reply(turn(one, arrays_of(model)))
+        joined(one, AdaGD.LocalRule(), arrays_of(model)).update()
     assert "\n" not in str(error.value)
 
 
@@ -210,8 +211,10 @@ told_by = metrics_of
 def good_model() -> Named:
     """A model that client 1 is content with: its training loss is below 0.3."""
     one = participant()
-    trained = one.trained(INITIAL, SGD(), LocalTrainingSettings(**(TRAINING | {"local_steps": 300})), 1, "batches")
-    assert one.judge(trained, "good", "train").loss <= PRECISION
+    trained = one.trained(
+        INITIAL, Job(SGD(), LocalTrainingSettings(**(TRAINING | {"local_steps": 300})), "batches", 1)
+    )
+    assert one.judge(trained, Sent("good"), "train").loss <= PRECISION
     return trained
 
 

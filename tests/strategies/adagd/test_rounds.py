@@ -15,7 +15,8 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies import AdaGD, adagd
 from strategies.adagd.strategy import ALL_LEFT, CASE_3, STALLED
-from tests.grid import MemoryGrid, Watch, model, run, values_of
+from strategies.rounds.strategy import rounds_of
+from tests.grid import MemoryGrid, Watch, intake, model, run, values_of
 from tests.strategies.adagd.agents import Agent, constant, reply
 
 # eps = 1, eta = 0.5: D is F - |g| / 2 <= 2
@@ -66,7 +67,7 @@ def test_a_round_is_one_step_in_whatever_order_replies_come(seed: int, agents: i
     assert metrics["agents_loss"] == pytest.approx(losses.mean())
     if expected.direction is None or expected.stalled:
         assert arrays is None
-        assert bool(strategy.finished)
+        assert bool(rounds_of(strategy).finished)
         return
     assert arrays is not None
     assert metrics["direction_norm"] == pytest.approx(np.linalg.norm(expected.direction))
@@ -117,8 +118,8 @@ def test_mixed_replies(backwards: bool) -> None:
         counts = {name: metrics[name] for name in ("joined", "left", "sat-out", "failed", "missing", "leaving")}
         assert counts == {"joined": 2, "left": 1, "sat-out": 1, "failed": 10, "missing": 11, "leaving": 0}
         assert metrics["agents_loss"] == 8.0
-        assert not strategy.finished
-        assert all("\n" not in reason for reason in strategy.record.failures.values())
+        assert not rounds_of(strategy).finished
+        assert all("\n" not in reason for reason in rounds_of(strategy).record.failures.values())
 
 
 def test_an_empty_round_keeps_the_model() -> None:
@@ -129,7 +130,7 @@ def test_an_empty_round_keeps_the_model() -> None:
         assert arrays is None
         assert metrics is not None
         assert metrics["missing"] == 2
-        assert not strategy.finished
+        assert not rounds_of(strategy).finished
 
 
 def test_bare_nodes_that_are_gone_are_not_expected() -> None:
@@ -185,6 +186,26 @@ def test_a_silent_client_is_waited_for_in_every_round() -> None:
     assert [r.seconds for r in watch.records] == pytest.approx([0, 30, 30, 0], abs=0.5)
 
 
+def test_a_client_of_unusable_answers_is_not_waited_for_after_the_second() -> None:
+    def run_of(answers: list[float], strategy: AdaGD, first_round: int = 1) -> tuple[list[list[float]], list[float]]:
+        """Two honest clients, and one whose loss in each round is this."""
+        losses = iter(answers)
+        liar = Agent("liar", lambda w: next(losses), lambda w: np.zeros(1))
+        grid = MemoryGrid({10: constant("c0", 9.0, 0.5), 11: constant("c1", 9.0, 0.5), 12: liar})
+        _, watch = run(strategy, grid, first_round + len(answers) - 1, first_round=first_round)
+        return watch.models, [record.metrics["missing"] for record in watch.records]
+
+    nan, strategy = float("nan"), server()
+    assert run_of([nan, nan, nan, nan], strategy) == ([[0.0], [0.0], [-0.25], [-0.5]], [1, 1, 0, 0])
+    resumed = server()
+    rounds_of(resumed).restore(rounds_of(strategy).state())
+    assert run_of([nan], resumed, first_round=5)[1] == [0]
+    # The second failure is in round 3; it then owes four good answers, and after the third failure eight.
+    assert run_of([nan, 9.0, nan, nan, *[9.0] * 7, nan], server())[1] == [1, 0, 1, *[0] * 9]
+    # Four good answers after two failures: waited for again.
+    assert run_of([nan, nan, *[9.0] * 4, nan], server())[1] == [1, 1, 0, 0, 0, 0, 1]
+
+
 def test_proceed_goes_on_with_those_that_answer() -> None:
     grid = pair(lengths=(0.5, 0.25))
     watch = Watch(before={2: lambda: grid.nodes.pop(11)})
@@ -217,13 +238,13 @@ def test_the_run_ends_with_its_reason_and_the_model_as_it_was(agents: list[Agent
 
     strategy = server()
     result, watch = run(strategy, fresh(), 5, arrays=model(1, 2))
-    assert strategy.finished == reason
+    assert rounds_of(strategy).finished == reason
     assert len(watch.records) == 1
     assert values_of(result.arrays) == [1.0, 2.0]
 
     resumed = server()
-    resumed.restore(strategy.state())
-    assert resumed.finished == reason
+    rounds_of(resumed).restore(rounds_of(strategy).state())
+    assert rounds_of(resumed).finished == reason
     _, watch = run(resumed, fresh(), 9, arrays=model(1, 2), first_round=2)
     assert watch.records == []
 
@@ -238,7 +259,7 @@ def test_an_end_needs_everybody(on_missing: str) -> None:
         strategy = server(on_missing=on_missing, round_timeout=5.0)
         _, watch = run(strategy, grid, 2, arrays=model(1, 2))
         assert watch.models == [[1.0, 2.0]] * 2
-        assert not strategy.finished
+        assert not rounds_of(strategy).finished
 
 
 def test_only_the_gradients_of_those_predicted_to_leave_are_kept() -> None:
@@ -246,7 +267,7 @@ def test_only_the_gradients_of_those_predicted_to_leave_are_kept() -> None:
     strategy = server()
     sent = model(*np.zeros(size))
     messages = asked(strategy, sent, agents)
-    round = strategy.open_round(1, sent)
+    begun = intake(strategy, 1, sent)
 
     def replies() -> Iterator[Message]:
         for k, message in enumerate(messages):
@@ -256,17 +277,17 @@ def test_only_the_gradients_of_those_predicted_to_leave_are_kept() -> None:
 
     tracemalloc.start()
     for message in replies():
-        member = strategy.members.of_node(message.metadata.src_node_id)
+        member = rounds_of(strategy).members.of_node(message.metadata.src_node_id)
         assert member is not None
-        strategy.take(round, member, message)
+        begun.take(member, message)
     del message
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 4 * size * (leaving + 2) * 1.2  # the gradients of D, and one sum in float64
     assert peak < 4 * size * (leaving + 2 + 6)  # and the reply at hand, as it is made
-    arrays = strategy.close_round(round)
+    arrays = rounds_of(strategy).close(begun)
     assert arrays is not None
-    assert strategy.record.metrics["leaving"] == leaving
+    assert rounds_of(strategy).record.metrics["leaving"] == leaving
     assert not arrays["w"].numpy()[:leaving].any()
 
 

@@ -10,6 +10,7 @@ from fedappeal.protocol import keys
 from strategies import AdaGD, adagd
 from strategies.adagd import theorem_step_size
 from strategies.adagd.strategy import CASE_3
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Watch, model, time_of, values_of
 from tests.strategies.adagd.agents import Agent
 
@@ -153,7 +154,7 @@ def test_example_one_through_messages() -> None:
     strategy = AdaGD(step_size=STEP, precision=PRECISION, evaluate_every=0)
     with time_of(grid):
         result = strategy.start(grid, model(*START), 500, hooks=watch)
-    assert strategy.finished == CASE_3
+    assert rounds_of(strategy).finished == CASE_3
     assert len(watch.records) < 500
     assert not any(a.left for a in agents)
     assert all(r.decisions == {"agent-0": "joined", "agent-1": "joined"} for r in watch.records)

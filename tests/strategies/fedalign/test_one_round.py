@@ -16,6 +16,7 @@ from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, Strategy
 from strategies.fedalign import FedALIGN
 from strategies.fedalign.alignment import priority_loss
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 from tests.strategies.fedalign.aligned import GLOBAL_LOSS, MATCH_ON, PRIORITY
 
@@ -84,7 +85,7 @@ def test_a_round_by_hand() -> None:
     # p = 1/4, 3/4, 6/4: ((1, 0) / 4 + 3 (5, 4) / 4 + 6 (0, 8) / 4) / (1 + 6/4) = (4, 15) / 2.5
     strategy = FedALIGN(epsilon=0.25, warmup_share=0)
     assert values_of(one_round(strategy, HAND)) == pytest.approx([1.6, 6.0], rel=1e-6)
-    assert strategy.record.metrics == pytest.approx(
+    assert rounds_of(strategy).record.metrics == pytest.approx(
         {
             "priority_joined": 2,
             "accepted": 1,
@@ -98,9 +99,9 @@ def test_a_round_by_hand() -> None:
             "rho_mean": 0.6,
         }
     )
-    became = [strategy.record.decisions[str(node)] for node in range(10, 15)]
+    became = [rounds_of(strategy).record.decisions[str(node)] for node in range(10, 15)]
     assert became == ["joined", "joined", "joined", "refused", "refused"]
-    assert strategy.record.failures == {}
+    assert rounds_of(strategy).record.failures == {}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_a_round_by_hand() -> None:
 def test_a_limit_of_the_weights_by_hand(most: float, expected: list[float]) -> None:
     strategy = FedALIGN(epsilon=0.25, warmup_share=0, max_non_priority_weight=most)
     assert values_of(one_round(strategy, HAND)) == pytest.approx(expected, rel=1e-6)
-    assert strategy.record.metrics["theta"] == pytest.approx(1 / (1 + min(most, 1.5)))
+    assert rounds_of(strategy).record.metrics["theta"] == pytest.approx(1 / (1 + min(most, 1.5)))
 
 
 claims = st.lists(
@@ -132,7 +133,7 @@ def test_a_round_is_algorithm_one_in_any_order(
     arrays = one_round(strategy, order)
     if not any(s.priority for s in said):
         assert arrays is None
-        assert strategy.record.count("refused") == len(said)
+        assert rounds_of(strategy).record.count("refused") == len(said)
         return
     # A loss can be just as far from F as epsilon: there the last bit of F decides, so look where it does not.
     f = priority_loss([s.loss for s in said if s.priority], [s.examples for s in said if s.priority])
@@ -152,7 +153,7 @@ def test_epsilon_without_bound_is_fedavg_over_all_and_below_zero_over_the_priori
 def test_without_a_priority_client_the_model_stays() -> None:
     strategy = FedALIGN(epsilon=math.inf, warmup_share=0)
     assert one_round(strategy, HAND[2:]) is None
-    assert strategy.record.metrics == {
+    assert rounds_of(strategy).record.metrics == {
         "priority_joined": 0, "accepted": 0, "silent": 0, "refused": 3, "epsilon": math.inf
     }  # fmt: skip
 
@@ -233,7 +234,7 @@ def test_only_the_good_joins_move_the_model(told: bool, seed: int | None) -> Non
     names = ("joined", "priority_joined", "accepted", "refused", "silent", "sat-out", "left", "failed", "surplus")
     bad = len(BAD) + 2 * len(BAD_MODELS)
     assert [metrics[name] for name in names] == [3, 2, 1, 2, 1, 1, 1, bad, 0]
-    assert all("\n" not in reason for reason in strategy.record.failures.values())
+    assert all("\n" not in reason for reason in rounds_of(strategy).record.failures.values())
 
 
 def test_an_empty_round_leaves_the_model() -> None:
@@ -249,21 +250,21 @@ def test_an_error_is_a_share() -> None:
     good = [joined(m, Said((1, 3), 1, 0.5, True)) for m in messages[:1]]
     bad = [joined(m, Said((9, 9), 1, loss, True)) for m, loss in zip(messages[1:], (1.1, -0.1), strict=True)]
     assert values_of(strategy.aggregate_train(1, good + bad)[0]) == [1, 3]
-    assert strategy.record.count("failed") == 2
+    assert rounds_of(strategy).record.count("failed") == 2
 
 
 def test_bare_nodes_warm_up_by_what_they_say_or_by_the_operators_list() -> None:
     strategy = FedALIGN(epsilon=math.inf, warmup_rounds=1)
     assert values_of(one_round(strategy, HAND)) == pytest.approx([4, 3])  # ((1, 0) + 3 (5, 4)) / 4
-    assert strategy.record.metrics["refused"] == 3
-    assert strategy.record.metrics["theta"] == 1
+    assert rounds_of(strategy).record.metrics["refused"] == 3
+    assert rounds_of(strategy).record.metrics["theta"] == 1
     listed = FedALIGN(epsilon=math.inf, warmup_rounds=1, priority_ids=["11", "12"])
     messages = asked(listed, 5)
     assert [m.metadata.dst_node_id for m in messages] == [11, 12]
     assert [m.content.config_records[keys.CONFIG][PRIORITY] for m in messages] == [1, 1]
     assert [m.content.config_records[keys.CONFIG][PRIORITY] for m in asked(listed, 5, 2)] == [0, 1, 1, 0, 0]
     listed.aggregate_train(2, [joined(m, s) for m, s in zip(asked(listed, 5, 2), HAND, strict=True)])
-    assert listed.record.metrics["global_loss"] == pytest.approx(
+    assert rounds_of(listed).record.metrics["global_loss"] == pytest.approx(
         (3 * 2.0 + 6 * 1.5) / 9
     )  # their own word is not asked
 

@@ -16,6 +16,7 @@ from server.checkpoints import Checkpoint
 from strategies import FedAvg
 from strategies.fedalign import FedALIGN
 from strategies.rounds.exchange.exchange import NO_ANSWER
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Watch, model, run
 from tests.strategies.fedalign.aligned import (
     EPSILON,
@@ -265,14 +266,14 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(global_loss: Any, tmp_
     file, first, watch = tmp_path / "checkpoint", strategy(), Watch()
 
     def kill() -> None:
-        Checkpoint(4, model(0), model(*watch.models[-1]), first.state()).write(file)
+        Checkpoint(4, model(0), model(*watch.models[-1]), rounds_of(first).state()).write(file)
         raise Killed
 
     watch.after[4] = kill
     with pytest.raises(Killed):
         run(first, grid_of(*four()), 8, watch)
     saved, second = Checkpoint.read(file), strategy()
-    second.restore(saved.state)
+    rounds_of(second).restore(saved.state)
     _, rest = run(second, grid_of(*four()), 8, arrays=saved.arrays, first_round=5)
     _, whole = run(strategy(), grid_of(*four()), 8)
     assert watch.models + rest.models == whole.models

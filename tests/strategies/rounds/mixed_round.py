@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from fedappeal.protocol import keys
 from strategies import Strategy
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 
 ROUND = 11
@@ -74,9 +75,9 @@ def check_mixed(
         answer(next(messages), Join(joins[0].arrays, joins[0].metrics | claim, joins[0].records))
         for claim in bad_claims
     ]
-    state = strategy.state()
+    state = rounds_of(strategy).state()
     for order in (bad + good, good[::-1] + bad, good[1:] + bad[::-1] + good[:1]):
-        strategy.restore(state)
+        rounds_of(strategy).restore(state)
         for _ in ask(strategy):
             pass
         arrays, metrics = strategy.aggregate_train(ROUND, order)
@@ -84,7 +85,7 @@ def check_mixed(
         assert metrics is not None
         counts = {name: metrics[name] for name in ("joined", "sat-out", "left", "failed", "surplus")}
         assert counts == {"joined": len(joins), "sat-out": 1, "left": 1, "failed": len(bad), "surplus": 0}
-        assert all("\n" not in reason for reason in strategy.record.failures.values())
+        assert all("\n" not in reason for reason in rounds_of(strategy).record.failures.values())
     arrays, _ = strategy.aggregate_train(ROUND + 1, [answer(m, decision=0) for m in ask(strategy, ROUND + 1)])
     assert arrays is None
     for _ in ask(strategy, ROUND + 2):

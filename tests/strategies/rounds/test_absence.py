@@ -7,6 +7,7 @@ from fedappeal.protocol import keys
 from strategies import FedAvg, RoundRecord
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT
 from strategies.rounds.exchange.members import sampling_order
+from strategies.rounds.strategy import rounds_of, shared_of
 from tests.grid import MemoryGrid, Volunteer, Watch, run
 
 Delays = dict[tuple[int, int], float]
@@ -95,7 +96,7 @@ def six(order: list[str], delays: Delays) -> tuple[MemoryGrid, dict[str, int]]:
 
 
 def ask_fewer(strategy: FedAvg, clients: int) -> None:
-    strategy.shared = strategy.shared.model_copy(update={"clients_per_round": clients})
+    rounds_of(strategy).setup.shared = shared_of(strategy).model_copy(update={"clients_per_round": clients})
 
 
 def test_an_absent_client_has_as_long_to_answer_as_the_others_of_its_wave() -> None:

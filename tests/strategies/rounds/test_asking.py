@@ -6,6 +6,7 @@ from fedappeal.protocol import keys
 from strategies import FedAvg
 from strategies.rounds.asking import FREE_EVERY, Asking
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.strategy import rounds_of
 
 
 def answers(met: int, of: int, key: str = keys.APPEALED_HELD_OUT) -> list[dict[str, int]]:
@@ -123,7 +124,9 @@ def test_a_strategy_hears_the_seen_clients_that_have_not_left() -> None:
     roles = {"joins": keys.SEEN, "sits-out": keys.SEEN, "gone": keys.SEEN, "only-evaluates": keys.UNSEEN}
     members = [Member(name, 10 + number, role) for number, (name, role) in enumerate(roles.items())]
     for member in members:
-        strategy.members.enrol(member)
-    strategy.members.left.add("gone")
-    strategy._hear([(member, {keys.APPEALED: int(member.client_id != "sits-out")}) for member in members])
-    assert strategy.asking.share == pytest.approx(2 / 3 * 1 / 2)  # of three clients two remain, one of them content
+        rounds_of(strategy).members.enrol(member)
+    rounds_of(strategy).members.left.add("gone")
+    rounds_of(strategy).hear([(member, {keys.APPEALED: int(member.client_id != "sits-out")}) for member in members])
+    assert rounds_of(strategy).asking.share == pytest.approx(
+        2 / 3 * 1 / 2
+    )  # of three clients two remain, one of them content

@@ -7,6 +7,7 @@ from fedappeal.protocol import keys
 from strategies import FedAvg
 from strategies.rounds.exchange.roll_call import RollCallError
 from strategies.rounds.round import Round
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 
 
@@ -53,9 +54,9 @@ def test_a_finished_run_is_carried_over_and_does_not_start_again() -> None:
     first = Until(2)
     run(first, trio(), 10)
     second = Until(99)
-    assert second.finished == ""
-    second.restore(first.state())
-    assert second.finished == "every client is satisfied"
+    assert rounds_of(second).finished == ""
+    rounds_of(second).restore(rounds_of(first).state())
+    assert rounds_of(second).finished == "every client is satisfied"
     # Nobody is online any more, and nobody is waited for: all that could be done has been done.
     grid = MemoryGrid()
     result, watch = run(second, grid, 10, arrays=model(7), first_round=3)
@@ -63,7 +64,7 @@ def test_a_finished_run_is_carried_over_and_does_not_start_again() -> None:
     assert watch.records == []
     assert grid.pushed == []
     assert grid.clock() == 0.0
-    assert second.state().config_records["volunteers"]["finished"] == "every client is satisfied"
+    assert rounds_of(second).state().config_records["volunteers"]["finished"] == "every client is satisfied"
 
 
 def test_a_run_without_rounds_left_waits_for_nobody() -> None:

@@ -5,14 +5,17 @@ import sys
 from fractions import Fraction
 
 import pytest
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.metric import Metric
 from strategies import FedAvg
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.summary import summarise
+from strategies.rounds.exchange.replies import read_evaluate
+from strategies.rounds.refusal import Refused
+from strategies.rounds.summary import incomplete, summarise
 from tests.grid import MemoryGrid, Volunteer, model
 
 LARGEST = sys.float_info.max
@@ -39,6 +42,29 @@ def test_means_by_hand() -> None:
         "unseen_loss": 7.0,
     }
     assert summarise([]) == {}
+
+
+def test_a_metric_that_is_no_number_is_missing_for_its_client_and_its_loss_counts() -> None:
+    auc, others = Metric("auc"), ("f1",)
+    nan, inf = math.nan, math.inf
+    answers = [
+        {keys.LOSS: 1.0, "auc": 0.5, "f1": nan},
+        {keys.LOSS: 2.0, "auc": inf, "f1": 0.25, "preferred-auc": nan},
+        {keys.LOSS: 3.0, "auc": 0.7, "f1": 0.75},
+    ]
+
+    def read(answer: dict[str, float]) -> MetricRecord:
+        content = RecordDict({keys.METRICS: MetricRecord({keys.NUM_EXAMPLES: 4, **answer})})
+        return read_evaluate(Message(content, reply_to=Message(RecordDict(), 1, "evaluate")), auc)
+
+    told = [(Member(str(k), k), read(answer)) for k, answer in enumerate(answers)]
+    found = summarise(told, auc, others)
+    assert (found["loss"], found["auc"], found["f1"]) == pytest.approx((2.0, 0.6, 0.5))
+    assert incomplete(told, auc, others) == {"auc_clients": 2, "f1_clients": 2}
+    assert incomplete(told[2:], auc, others) == {}
+    for wrong in ({keys.LOSS: nan, "auc": 0.5}, {"auc": nan}, {keys.LOSS: 1.0, "auc": 2.0}):
+        with pytest.raises(Refused):
+            read(wrong)
 
 
 @pytest.mark.parametrize(("clients", "worst"), [(1, 0.0), (10, 0.0), (11, 0.005), (30, 0.01), (31, 0.015)])

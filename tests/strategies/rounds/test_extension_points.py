@@ -1,34 +1,42 @@
 """What an algorithm may override besides weight and update: survey, per-client settings, records, waves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_size
 from strategies import FedAvg
+from strategies.rounds.algorithm import Survey
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Instructions, Reply, Round, claim
+from strategies.rounds.strategy import rounds_of
 from tests.grid import Handler, MemoryGrid, Volunteer, Watch, model, run, values_of
+
+
+class Questions(Survey):
+    def asked(self, round: Round, order: Sequence[Member]) -> Sequence[Member]:
+        asked = self.algorithm.asked
+        return [m for m in round.members.online() if asked is None or m.client_id in asked]
+
+    def answered(self, round: Round, member: Member, metrics: Mapping[str, Any]) -> None:
+        loss = claim(metrics, keys.LOSS, 0.0, 100.0)
+        self.algorithm.happened.append(("answer", member.client_id, loss))
 
 
 class Surveyor(FedAvg):
     """Asks some clients for their loss before each round; keeps all that happened, in order."""
 
+    survey = Questions
+
     def __init__(self, asked: set[str] | None = None, **shared: object) -> None:
         super().__init__(**shared)  # type: ignore[arg-type]
         self.asked = asked
         self.happened: list[tuple[str, str, float]] = []
-
-    def survey(self, round: Round, order: Sequence[Member]) -> Sequence[Member]:
-        return [m for m in round.members.online() if self.asked is None or m.client_id in self.asked]
-
-    def surveyed(self, round: Round, member: Member, metrics: MetricRecord) -> None:
-        loss = claim(metrics, keys.LOSS, 0.0, 100.0)
-        self.happened.append(("answer", member.client_id, loss))
 
     def add(self, round: Round, reply: Reply) -> None:
         super().add(round, reply)
@@ -113,7 +121,7 @@ def test_a_question_that_gets_no_answer_is_a_failure_of_the_round(reached: bool)
     else:
         watch.before[1] = lambda: grid.unreachable.add(11)
     strategy = Surveyor({"b"}, evaluate_every=0)
-    strategy.train_messages = lambda *arguments: []  # type: ignore[assignment, method-assign]  # the survey alone
+    rounds_of(strategy).train_messages = lambda *arguments: []  # type: ignore[assignment, method-assign]  # the survey alone
     run(strategy, grid, 1, watch)
     assert watch.records[0].failures == {"b": f"survey: {NO_ANSWER if reached else NOT_SENT}"}
 

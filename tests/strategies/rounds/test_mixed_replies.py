@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, MaxFL, Strategy
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 
 NODES = {node: Volunteer(str(node)) for node in range(10, 40)}
@@ -77,8 +78,8 @@ def test_only_the_good_joins_move_the_model(strategy: Strategy, expected: list[f
     assert metrics is not None
     counts = {name: metrics[name] for name in ("joined", "sat-out", "left", "failed", "surplus")}
     assert counts == {"joined": 2, "sat-out": 1, "left": 1, "failed": bad, "surplus": 0}
-    assert "out of memory" in strategy.record.failures.values()
-    assert all("\n" not in reason for reason in strategy.record.failures.values())
+    assert "out of memory" in rounds_of(strategy).record.failures.values()
+    assert all("\n" not in reason for reason in rounds_of(strategy).record.failures.values())
 
 
 @pytest.mark.parametrize("weight", [0.3, -0.1, None])
@@ -88,7 +89,7 @@ def test_maxfl_counts_a_weight_that_cannot_be_as_failed(weight: float | None) ->
     told = {} if weight is None else {"appeal_weight": weight}
     arrays, _ = strategy.aggregate_train(11, [reply(first, model(7, 7), decision=1, **told)])
     assert arrays is None
-    assert strategy.record.count("failed") == 1
+    assert rounds_of(strategy).record.count("failed") == 1
 
 
 def test_fedavg_does_not_ask_for_the_weight() -> None:

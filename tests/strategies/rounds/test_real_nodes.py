@@ -13,7 +13,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from client.state.own_key import own_key, proof_of
 from fedappeal.protocol import keys, proof
 from strategies import FedALIGN, FedAvg
-from strategies.rounds.exchange.roll_call import FEW, LONGEST_PAUSE, MOST_TOLD
+from strategies.rounds.exchange.calls import FEW, LONGEST_PAUSE
+from strategies.rounds.exchange.roll_call import MOST_TOLD
 from tests.grid import MemoryGrid, Volunteer, Watch, run
 
 TOLD = ConfigRecord({keys.RUN_KEY: "run"})

@@ -11,8 +11,9 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Scalar
 from strategies import FedAvg
 from strategies.rounds.exchange.members import Member, sampling_order
-from strategies.rounds.exchange.replies import evaluate_messages
-from tests.grid import MemoryGrid, Volunteer, Watch, model, run, time_of, values_of
+from strategies.rounds.exchange.messages import evaluate_messages
+from strategies.rounds.strategy import rounds_of
+from tests.grid import MemoryGrid, Volunteer, Watch, model, opened, run, time_of, values_of
 
 NAMES = [f"c{k}" for k in range(8)]
 
@@ -143,12 +144,12 @@ def test_after_an_empty_round_of_flowers_four_methods(on_empty_round: str, manda
 def test_the_mandatory_rounds_of_a_run_whose_length_is_not_known() -> None:
     strategy, told = FedAvg(), []
     for server_round in (1, 10, 11):
-        strategy.open_round(server_round, model(0))
-        told.append(strategy.record.mandatory)
+        opened(strategy, server_round, model(0))
+        told.append(rounds_of(strategy).record.mandatory)
     assert told == [True, True, False]
-    strategy.num_rounds = 400  # 5 % of them
-    strategy.open_round(20, model(0))
-    assert strategy.record.mandatory
+    rounds_of(strategy).setup.num_rounds = 400  # 5 % of them
+    opened(strategy, 20, model(0))
+    assert rounds_of(strategy).record.mandatory
 
 
 def test_mandatory_rounds_by_default() -> None:
@@ -173,8 +174,8 @@ def test_state_is_carried_over_to_another_strategy() -> None:
     first = FedAvg(mandatory_rounds=0)
     run(first, grid_of(clients), 1)
     second = FedAvg(mandatory_rounds=0)
-    second.restore(first.state())
-    carried = second.state().config_records["volunteers"]
+    rounds_of(second).restore(rounds_of(first).state())
+    carried = rounds_of(second).state().config_records["volunteers"]
     assert (carried["gone"], carried["pool-empty"], carried["finished"]) == (["c1"], 1, "")
     grid = grid_of(clients)
     _, watch = run(second, grid, 2, first_round=2, arrays=model(5))

@@ -14,6 +14,7 @@ from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import check_settings
 from strategies import AdaGD, FedAvg, QFedAvg, Scaffold, Strategy
 from strategies.rounds.shared import SharedSettings, learning_rate_share
+from strategies.rounds.strategy import rounds_of, shared_of
 from tests.grid import MemoryGrid, Volunteer, run, values_of
 from tests.grid import model as one_array
 from tests.quadratics import CURVATURES, OPTIMA, RATE, STEPS, config, learned, nodes
@@ -175,19 +176,19 @@ def test_bad_settings_are_one_line(settings: dict[str, Scalar], line: str) -> No
 
 
 def test_adagd_with_local_steps_takes_a_schedule() -> None:
-    assert AdaGD(gradient_steps=2, lr_schedule="linear").shared.lr_schedule == "linear"
+    assert shared_of(AdaGD(gradient_steps=2, lr_schedule="linear")).lr_schedule == "linear"
 
 
 def test_the_runs_settings_reach_the_strategy() -> None:
     given = {"lr-schedule": "cosine", "lr-warmup-rounds": 2, "lr-final-share": 0.3}
-    shared = check_settings(RunConfig.parse(given)).build().shared
+    shared = check_settings(RunConfig.parse(given)).shared()
     assert (shared.lr_schedule, shared.lr_warmup_rounds, shared.lr_final_share) == ("cosine", 2, 0.3)
 
 
 def test_a_round_without_a_rate_to_scale_is_one_line() -> None:
     """Without start, which checks it first."""
     strategy = FedAvg(lr_schedule="cosine")
-    strategy.num_rounds = 4
+    rounds_of(strategy).setup.num_rounds = 4
     grid = MemoryGrid({10: Volunteer("a")})
     with pytest.raises(ConfigError, match=r"^learning-rate is missing in train_config: lr-schedule = 'cosine'"):
         list(strategy.configure_train(1, one_array(0.0), ConfigRecord({keys.RUN_KEY: "k"}), grid))

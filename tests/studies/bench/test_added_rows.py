@@ -28,7 +28,7 @@ def test_results_with_other_settings_are_refused() -> None:
 
 def test_known_and_new_rows_stand_in_the_designs_order() -> None:
     """A strategy of another package comes last; the design has MaxFL before ADA-GD."""
-    toy = "tests.server.test_run:Toy"
+    toy = "tests.server.test_server_run:Toy"
     new = made({"maxfl": [[62.0, 71.0]], toy: [[1.0, 2.0]]}, task="chem97", behaviour="defect").model_copy(
         update={
             "versions": {"torch": ("3",)},

@@ -45,7 +45,7 @@ def test_a_part_of_the_design_has_all_its_combinations_and_fedavg() -> None:
 
 
 def test_a_strategy_of_another_package_enters_by_name() -> None:
-    name = "tests.server.test_run:Toy"
+    name = "tests.server.test_server_run:Toy"
     assert {row.strategy for row in cells(("digits",), (CORE,), (name,))} == {BASELINE, name}
 
 

@@ -1,15 +1,19 @@
 """The results' file: what is written is read, and another file is one line."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedappeal.protocol.metric import ACCURACY
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.design import Cell
 from fedappeal.studies.bench.results import NAME, BenchResults, measures
+from fedappeal.studies.bench.runs import repeat_rows
 from fedappeal.studies.results import MOST_BYTES
 from tests.studies.bench.made import made
 
@@ -102,3 +106,28 @@ def test_a_run_that_ends_in_a_mandatory_round_does_not_tell_which_clients_would_
     only = {"round": 1, "asked": 20, "joined": 20, "left": 0, "bytes_up": 1.0, "bytes_down": 1.0}
     (measure,) = (measure for measure in measures("digits", ACCURACY, 40) if measure.key == "kept")
     assert measure.number([{**only, "mandatory": mandatory}]) == expected
+
+
+def test_a_published_window_is_ten_rounds() -> None:
+    """The page says "the last ten free rounds": 30 rounds of which the last ten are another run than those before."""
+    lines = [
+        {
+            **{"round": number, "asked": 20, "joined": 5 if number > 20 else 15, "left": 0},
+            **{"bytes_up": 1, "bytes_down": 1, "expected": 20, "evaluated": 20},
+            **dict.fromkeys(("accuracy", "worst_decile_accuracy"), 0.9 if number > 20 else 0.1),
+            "preferred_accuracy": 0.95 if number > 20 else 0.5,
+        }
+        for number in range(1, 31)
+    ]
+    of = {measure.key: measure.number(lines) for measure in measures("digits", ACCURACY, 30)}
+    assert [of[key] for key in ("kept", "score", "regret", "worst")] == pytest.approx([25, 90, 5, 90])
+
+
+def test_a_committed_row_is_what_its_history_gives(tmp_path: Path) -> None:
+    """Its first seed is run again: `fedappeal bench --again` does so for two rows of a strategy."""
+    results = BenchResults.of_file(Path(__file__).parents[3] / "docs" / "bench-results" / "results.json")
+    console = Console(file=io.StringIO())
+    cell = next(cell for cell in results.cells() if cell.task == "digits" and cell.goodwill)
+    rows = repeat_rows(results, [cell], Machine(threads=1), console)
+    assert len(rows) == 6
+    assert not [row for row in rows if row[-1]]

@@ -11,7 +11,7 @@ import pytest
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import debian
-from fedappeal.tasks.datasets.debian import FEATURES, SECTIONS, Debian, Package, hashed, words
+from fedappeal.tasks.datasets.debian import FEATURES, SECTIONS, Debian, Package, hash_words, words
 from tests.tasks.people import stanza, write_available
 
 ANN, TEAM = "Ann Ex <Ann@example.org>", "The Team <team@example.org>"
@@ -94,7 +94,7 @@ def test_a_run_of_the_older_packages_does_not_continue_with_these(tmp_path: Path
 def test_words_and_their_hash() -> None:
     assert words("Shoot-em-up in C++, by x.org. (3D) …é") == ["shoot-em-up", "in", "c++", "by", "x.org.", "3d"]
     # CRC-32 of "123456789" is 0xCBF43926, the check value of its specification.
-    rows = hashed(["123456789 123456789", "", "123456789 a"], 1000)
+    rows = hash_words(["123456789 123456789", "", "123456789 a"], 1000)
     check = 0xCBF43926 % 1000
     assert np.flatnonzero(rows[0]).tolist() == [check]
     assert not rows[1].any()

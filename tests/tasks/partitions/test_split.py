@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedappeal.settings.config import TaskSettings
-from fedappeal.tasks.partitions.assign import flipped, split
+from fedappeal.tasks.partitions.assign import flipped_clients, split
 
 
 def spread(**values: object) -> TaskSettings:
@@ -31,10 +31,10 @@ def test_a_limit_of_training_examples_leaves_the_test_rows_alone() -> None:
 
 def test_flips_are_exact_among_seen_and_unseen() -> None:
     chosen = spread(clients=10, unseen_clients=20, flip_share=0.3)
-    found = flipped(chosen)
+    found = flipped_clients(chosen)
     assert sum(k < 10 for k in found) == 3
     assert sum(10 <= k < 30 for k in found) == 6
     assert len(found) == 9
-    assert found != flipped(spread(clients=10, unseen_clients=20, flip_share=0.3, seed=1))
-    assert flipped(spread(clients=10)) == frozenset()
-    assert flipped(spread(clients=10, flip_share=1.0)) == frozenset(range(10))
+    assert found != flipped_clients(spread(clients=10, unseen_clients=20, flip_share=0.3, seed=1))
+    assert flipped_clients(spread(clients=10)) == frozenset()
+    assert flipped_clients(spread(clients=10, flip_share=1.0)) == frozenset(range(10))

@@ -11,6 +11,7 @@ from fedappeal.record.lines import CONFIG
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.measures import run_measures
 from fedappeal.views.comparison.result import Comparison, compare_runs, read_runs
+from fedappeal.views.comparison.table import comparison_tables
 from tests.views.comparison.recorded import a_run, a_sweep
 
 
@@ -29,7 +30,6 @@ def test_the_numbers_of_one_run_by_hand(tmp_path: Path) -> None:
         [{"accuracy": 0.5, "gm_appeal": 0.1, "left": 3}, {"joined": 2}, {"accuracy": 0.75, "asked": 0, "joined": 0}],
     )
     assert {key: mean for (_, key), mean in means(compared(tmp_path)).items()} == {
-        "rounds": 3,
         "gm_appeal": 0.1,
         "accuracy": 0.75,
         "joined": 0.75,
@@ -47,7 +47,7 @@ def test_means_intervals_and_paired_differences_by_hand(tmp_path: Path) -> None:
     found = compared(tmp_path)
     fedavg, maxfl = (result for result in found.results if result.measure.key == "accuracy")
     assert (fedavg.interval.n, fedavg.interval.mean, fedavg.difference) == (3, pytest.approx(0.2), None)
-    assert fedavg.interval.half == pytest.approx(0.2484138)  # s = 0.1
+    assert (fedavg.interval.low, fedavg.interval.high) == pytest.approx((0.0565514, 0.5104494))  # s = 0.1
     assert (maxfl.interval.n, maxfl.interval.mean) == (4, pytest.approx(0.6))
     assert maxfl.difference is not None  # of seeds 0, 1 and 2: 0.2, 0.3, 0.4
     assert maxfl.difference.interval.mean == pytest.approx(0.3)
@@ -70,6 +70,31 @@ def test_the_better_direction(key: str, verdict: str, tmp_path: Path) -> None:
     (found,) = [r for r in compared(tmp_path).results if r.measure.key == key and r.difference]
     assert found.difference is not None
     assert (found.difference.verdict, found.difference.wins) == (verdict, 3 if verdict == "better" else 0)
+
+
+@pytest.mark.parametrize(
+    ("other", "policies", "verdict", "row"),
+    [
+        ("maxfl", ("auto", "auto"), "better", None),
+        ("maxfl", ("auto", "appeal"), "better", ("participation", "auto", "appeal")),  # FedAvg's is the same one
+        ("maxfl", ("appeal", "defect"), "higher", ("participation", "appeal", "defect")),
+        ("adagd", ("auto", "auto"), "higher", ("policy", "appeal", "defect")),
+        ("fedalign", ("auto", "auto"), "higher", ("policy", "appeal", "match")),
+    ],
+)
+def test_who_joins_more_is_better_only_under_the_same_policy(
+    other: str, policies: tuple[str, str], verdict: str, row: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    for strategy, policy, joined in zip(("fedavg", other), policies, (1, 2), strict=True):
+        for seed in range(3):
+            path = tmp_path / f"{joined}-{strategy}-{seed}"
+            a_run(path, [{"joined": joined}], strategy=strategy, participation=policy, seed=seed)
+    found = compared(tmp_path)
+    (result,) = [r for r in found.results if r.measure.key == "joined" and r.difference]
+    assert result.difference is not None
+    assert result.difference.verdict == verdict
+    shown = [cells for cells in comparison_tables([found])[0].rows if cells[0] in ("policy", "participation")]
+    assert shown == ([row] if row else [])
 
 
 def test_another_metric_has_its_own_columns_and_direction(tmp_path: Path) -> None:

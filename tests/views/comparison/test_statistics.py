@@ -73,7 +73,7 @@ def test_a_paired_difference_by_hand() -> None:
     # seeds 1, 2 and 3 are in both: differences 1, 2 and 3
     found = Difference.of({0: 9.0, 1: 2.0, 2: 4.0, 3: 6.0}, {1: 1.0, 2: 2.0, 3: 3.0, 4: 0.0}, "higher")
     assert found is not None
-    assert (found.interval.mean, found.interval.n, found.wins, found.verdict) == (2.0, 3, 3, "level")
+    assert (found.interval.mean, found.interval.n, found.wins, found.verdict) == (2.0, 3, 3, "undecided")
     assert found.interval.half == pytest.approx(2.484138)
     assert Difference.of({1: 2.0}, {2: 2.0}, "higher") is None
 
@@ -87,8 +87,8 @@ def test_a_paired_difference_by_hand() -> None:
         ((-1.0, -1.1, -0.9), "higher", 0, "worse"),
         ((-1.0, -1.1, -0.9), "", None, "lower"),
         ((1.0, 1.1, 0.9), "", None, "higher"),
-        ((1.0, -1.0, 0.5), "higher", 2, "level"),
-        ((1.0, -1.0, 0.5), "lower", 1, "level"),
+        ((1.0, -1.0, 0.5), "higher", 2, "undecided"),
+        ((1.0, -1.0, 0.5), "lower", 1, "undecided"),
         ((0.0, 0.0), "higher", 0, "level"),  # a tie is no win
         ((0.5, 0.5), "higher", 2, "better"),  # the same for each seed: a point above 0
         ((0.5,), "higher", 1, ""),
@@ -126,5 +126,41 @@ def test_a_paired_difference_is_scipys(values: list[float], seed: int) -> None:
     low, high = expected.low, expected.high
     assert (found.interval.low, found.interval.high) == pytest.approx((low, high), rel=1e-7, abs=1e-7)
     if min(abs(low), abs(high)) > 1e-6:
-        assert found.verdict == ("level" if low < 0 < high else "better" if low > 0 else "worse")
+        assert found.verdict == ("undecided" if low < 0 < high else "better" if low > 0 else "worse")
     assert found.wins == int((differences > 0).sum())
+
+
+SHARES = st.lists(st.integers(0, 20).map(lambda n: n / 20), min_size=2, max_size=12)
+
+
+@given(SHARES)
+def test_the_interval_of_a_mean_share_lies_within_0_and_1_around_the_mean(values: list[float]) -> None:
+    found, plain = Interval.of(values, is_share=True), Interval.of(values)
+    assert found.low is not None
+    assert found.high is not None
+    assert plain.half is not None
+    assert 0 <= found.low <= found.mean + 1e-12
+    assert found.mean - 1e-12 <= found.high <= 1
+    assert found.mean == plain.mean
+    # Wilson's ends solve |mean - p| = t sqrt(p (1 - p) / m), with m = mean (1 - mean) / se^2.
+    spread = found.mean * (1 - found.mean)
+    for end in (found.low, found.high) if plain.half and spread else ():
+        assert abs(found.mean - end) == pytest.approx(plain.half * (end * (1 - end) / spread) ** 0.5, abs=1e-6)
+
+
+def test_shares_that_are_all_alike_have_an_interval_without_width() -> None:
+    for value in (0.0, 0.4, 1.0):
+        found = Interval.of([value] * 3, is_share=True)
+        assert (found.mean, found.low, found.high) == pytest.approx((value, value, value))
+    assert Interval.of([0.7], is_share=True).half is None
+
+
+def test_a_difference_of_shares_is_cut_where_none_can_be() -> None:
+    found = Difference.of({1: 1.0, 2: 0.4}, {1: 0.0, 2: 0.2}, "higher", of_shares=True)
+    assert found is not None  # 0.6 +- 12.7062 * 0.4
+    assert (found.interval.mean, found.interval.low, found.interval.high, found.verdict) == (
+        0.6,
+        -1.0,
+        1.0,
+        "undecided",
+    )

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedappeal.views.comparison.table import Table, plain_number
+from fedappeal.views.comparison.table import TextTable, plain_number
 
 
-def shown(table: Table, width: int) -> list[str]:
+def shown(table: TextTable, width: int) -> list[str]:
     console = Console(width=width, highlight=False)
     with console.capture() as captured:
         for part in table.rich(width):
@@ -17,12 +17,12 @@ def shown(table: Table, width: int) -> list[str]:
 
 
 def test_a_table_in_markdown() -> None:
-    table = Table("t", ("", "a|b"), (("group",), ("row", "1")))
+    table = TextTable("t", ("", "a|b"), (("group",), ("row", "1")))
     assert table.markdown() == "|  | a\\|b |\n| --- | ---: |\n| **group** |  |\n| row | 1 |"
 
 
 def test_columns_that_do_not_fit_stand_in_a_table_below() -> None:
-    wide = Table("w", ("", *"abcdefgh"), (("row", *"12345678"), ("group",), ("row", *"12345678")))
+    wide = TextTable("w", ("", *"abcdefgh"), (("row", *"12345678"), ("group",), ("row", *"12345678")))
     # 1 + (3 + 3) for the names, 3 + 1 a column: six fit in 31 characters, and five in 30
     assert [(part.title, len(part.columns)) for part in wide.rich(31)] == [
         ("w", 7),
@@ -35,12 +35,14 @@ def test_columns_that_do_not_fit_stand_in_a_table_below() -> None:
 
 
 def test_no_cell_is_cut_short() -> None:
-    table = Table("t", ("", "a long heading of words", "x" * 100), (("a name of many words indeed", "1 ± 2", "3"),))
+    table = TextTable(
+        "t", ("", "a long heading of words", "x" * 100), (("a name of many words indeed", "1 ± 2", "3"),)
+    )
     text = "".join("".join(shown(table, 80)).split())
     for letters in ("x" * 5, "1±2"):
         assert letters in text
     assert text.count("x") == 100
-    assert "[bold]" in "".join(shown(Table("[bold]", ("", "[b]"), (("[c]", "[/d]"),)), 80))
+    assert "[bold]" in "".join(shown(TextTable("[bold]", ("", "[b]"), (("[c]", "[/d]"),)), 80))
 
 
 WORDS = st.text("abc =.±[]", max_size=120)
@@ -50,7 +52,7 @@ WORDS = st.text("abc =.±[]", max_size=120)
 def test_no_line_is_longer_than_the_terminal(rows: list[tuple[str, ...]], title: str) -> None:
     header, *body = rows
     for width in (80, 120):
-        assert max(map(len, shown(Table(title, header, tuple(body)), width))) <= width
+        assert max(map(len, shown(TextTable(title, header, tuple(body)), width))) <= width
 
 
 @pytest.mark.parametrize(

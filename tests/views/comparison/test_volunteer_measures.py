@@ -21,7 +21,7 @@ def test_clients_that_have_left_count_as_not_joining() -> None:
     lines = [line(1, joined=4), line(2, joined=3, left=1), line(3, asked=3, joined=3)]
     assert kept(4, rounds=2)(lines) == 0.75
     assert stayed(4)(lines) == stayed()(lines) == 0.75
-    assert kept(4)([]) is None
+    assert kept(4, rounds=2)([]) is None
     assert stayed()([]) is None
 
 

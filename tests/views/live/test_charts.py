@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedappeal.record.decisions import packed
+from fedappeal.record.decisions import pack_decisions
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY, PARTICIPATION
 from fedappeal.views.live import page as module
@@ -32,7 +32,7 @@ def test_they_are_the_reports(tmp_path: Path) -> None:
 
 def test_clients_have_their_names_in_charts_and_report(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", [{"accuracy": 0.5}])
-    RunFolder.open(path).append(PARTICIPATION, packed(1, {"key-1": "joined", "key-2": "sat-out"}))
+    RunFolder.open(path).append(PARTICIPATION, pack_decisions(1, {"key-1": "joined", "key-2": "sat-out"}))
     told = read(Charts(lambda: path, names=lambda of: {"key-1": "anna <b>"}))
     assert "anna &lt;b&gt;" in (text := json.dumps(told["charts"]))
     assert "key-1" not in text

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from fedappeal.flower.control import Node
-from fedappeal.record.decisions import packed
+from fedappeal.record.decisions import pack_decisions
 from fedappeal.views.live import clients as module
-from fedappeal.views.live.clients import MOST_SHOWN, RECENT, STATES, Clients, client_names
+from fedappeal.views.live.clients import MOST_SHOWN, RECENT, STATES, RunClients, client_names
 from strategies.rounds.exchange.exchange import NO_ANSWER, SLOW_ALONE
 
 SEEN = "2026-11-22T09:00:59+00:00"
@@ -17,13 +17,13 @@ def node(number: int, status: str = "online", client: str = "", name: str = "") 
     return Node(client or f"key-{number}", number, name, status, "2026-11-21T18:41:07+00:00", SEEN)
 
 
-def enrolled(clients: Clients, **nodes: int) -> Clients:
+def enrolled(clients: RunClients, **nodes: int) -> RunClients:
     for name, number in nodes.items():
         clients.event({"event": "enrolled", "client": name, "node": str(number), "examples": 10 * number})
     return clients
 
 
-def rows(clients: Clients) -> dict[str, dict[str, Any]]:
+def rows(clients: RunClients) -> dict[str, dict[str, Any]]:
     return {row["client"]: row for row in clients.section()["rows"]}
 
 
@@ -68,10 +68,10 @@ def test_names_of_clients_are_the_superlinks_where_they_are_no_other_clients() -
     ],
 )
 def test_the_state_of_a_client(decision: str, why: str, status: str, state: str) -> None:
-    clients = enrolled(Clients(), anna=7)
+    clients = enrolled(RunClients(), anna=7)
     clients.nodes = [node(7, status)] if status else None
     if decision:
-        clients.decided([packed(3, {"anna": decision})])
+        clients.decided([pack_decisions(3, {"anna": decision})])
     if why:
         clients.failed(3, {"anna": why})
     section = clients.section()
@@ -82,26 +82,26 @@ def test_the_state_of_a_client(decision: str, why: str, status: str, state: str)
 
 
 def test_a_client_that_came_back_has_not_left_until_it_leaves_again() -> None:
-    clients = enrolled(Clients(), anna=7)
+    clients = enrolled(RunClients(), anna=7)
     clients.event({"event": "round", "round": 3})
     clients.event({"event": "enrolled", "client": "anna", "node": "7", "returned": True})
     clients.event({"event": "round", "round": 4})
-    clients.decided([packed(3, {"anna": "left"})])  # a page that is opened later reads the events first
+    clients.decided([pack_decisions(3, {"anna": "left"})])  # a page that is opened later reads the events first
     assert rows(clients)["anna"]["state"] == "enrolled"
     clients.event({"event": "enrolled", "client": "anna", "node": "8"})
     assert rows(clients)["anna"]["state"] == "enrolled"
-    clients.decided([packed(4, {"anna": "left"})])
+    clients.decided([pack_decisions(4, {"anna": "left"})])
     assert rows(clients)["anna"]["state"] == "left"
 
 
 def test_a_paused_client_that_answers_again_does_not_rest_any_more() -> None:
-    clients = enrolled(Clients(), anna=7)
+    clients = enrolled(RunClients(), anna=7)
     clients.nodes = [node(7)]
-    clients.decided([packed(1, {"anna": "joined"}), packed(2, {"anna": "failed"})])
+    clients.decided([pack_decisions(1, {"anna": "joined"}), pack_decisions(2, {"anna": "failed"})])
     clients.failed(2, {"anna": NO_ANSWER})
     assert rows(clients)["anna"]["state"] == "resting"
     assert (rows(clients)["anna"]["answered"], rows(clients)["anna"]["why"]) == (1, NO_ANSWER)
-    clients.decided([packed(3, {"anna": "sat-out"})])
+    clients.decided([pack_decisions(3, {"anna": "sat-out"})])
     row = rows(clients)["anna"]
     assert (row["state"], row["answered"], row["why"]) == ("sat out", 3, "")
     assert row["recent"] == ["joined", "failed", "sat-out"]
@@ -109,7 +109,7 @@ def test_a_paused_client_that_answers_again_does_not_rest_any_more() -> None:
 
 def test_clients_have_the_names_that_their_operator_gave_them() -> None:
     """By the node that answered for the client; without it, by the key's fingerprint, which then is the client-id."""
-    clients = enrolled(Clients(), anna=7)
+    clients = enrolled(RunClients(), anna=7)
     clients.event({"event": "enrolled", "client": "key-8"})
     clients.nodes = [node(7, name="anna's laptop"), node(8, name="bert's phone")]
     row_of = rows(clients)
@@ -119,7 +119,7 @@ def test_clients_have_the_names_that_their_operator_gave_them() -> None:
 
 
 def test_nodes_beside_the_run_are_listed_too() -> None:
-    clients = enrolled(Clients(), anna=7)
+    clients = enrolled(RunClients(), anna=7)
     clients.nodes = [node(7), node(8), node(9, "registered"), node(10, "offline"), node(11, "unregistered"), node(12)]
     clients.event({"event": "refused", "node": "12", "reason": "another protocol"})
     assert {name: row["state"] for name, row in rows(clients).items()} == {
@@ -131,7 +131,7 @@ def test_nodes_beside_the_run_are_listed_too() -> None:
 
 
 def test_refusals_are_counted_named_and_bounded() -> None:
-    clients = Clients()
+    clients = RunClients()
     clients.nodes = [node(5, name="carla")]
     for time in range(3):
         clients.event({"event": "refused", "node": "5", "client": "c", "reason": "another\nprotocol", "time": time})
@@ -149,17 +149,17 @@ def test_refusals_are_counted_named_and_bounded() -> None:
 
 
 def test_one_that_is_enrolled_after_all_is_not_refused_any_more() -> None:
-    clients = Clients()
+    clients = RunClients()
     clients.event({"event": "refused", "node": "5", "reason": "another version"})
     enrolled(clients, anna=5)
     assert clients.refused() == []
 
 
 def test_what_is_shown_is_bounded_and_what_needs_attention_comes_first() -> None:
-    clients = Clients()
+    clients = RunClients()
     names = [f"client-{number:04d}" for number in range(MOST_SHOWN + 100)]
     for server_round in range(1, RECENT + 10):
-        clients.decided([packed(server_round, dict.fromkeys(names, "joined") | {names[-1]: "failed"})])
+        clients.decided([pack_decisions(server_round, dict.fromkeys(names, "joined") | {names[-1]: "failed"})])
     clients.failed(server_round, {names[-1]: "it broke"})
     section = clients.section()
     assert (section["total"], len(section["rows"])) == (MOST_SHOWN + 100, MOST_SHOWN)
@@ -170,14 +170,16 @@ def test_what_is_shown_is_bounded_and_what_needs_attention_comes_first() -> None
 
 def test_of_very_many_decisions_the_latest_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_DECISIONS", 5)
-    clients = Clients()
-    clients.decided([packed(n, {"a": "joined", "b": "left" if n == 1 else "joined"}) for n in range(1, 5)])
+    clients = RunClients()
+    clients.decided([pack_decisions(n, {"a": "joined", "b": "left" if n == 1 else "joined"}) for n in range(1, 5)])
     assert rows(clients)["a"]["recent"] == ["joined", "joined"]
     assert rows(clients)["b"]["recent"] == ["joined", "joined"]
 
 
 def test_damaged_lines_of_decisions_are_left_out() -> None:
-    clients = Clients()
+    clients = RunClients()
     damaged = {"round": 1, "asked": ["a"], "decisions": ["jj"], "legend": {"j": "joined"}}
-    clients.decided([damaged, {"round": "x", "client-id": "b", "decision": "joined"}, packed(2, {"c": "joined"})])
+    clients.decided(
+        [damaged, {"round": "x", "client-id": "b", "decision": "joined"}, pack_decisions(2, {"c": "joined"})]
+    )
     assert {name: row["recent"] for name, row in rows(clients).items() if row["recent"]} == {"c": ["joined"]}

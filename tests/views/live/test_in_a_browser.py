@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from client.page.app import volunteer_app
-from fedappeal.record.decisions import packed
+from fedappeal.record.decisions import pack_decisions
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY, PARTICIPATION
 from fedappeal.record.reader import Record
@@ -23,7 +23,7 @@ from fedappeal.views.live.actions import ForeignRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
 from fedappeal.web.serving import PagePlace
-from fedappeal.web.serving import served as serving
+from fedappeal.web.serving import serve_page as serving
 from strategies.rounds.exchange.exchange import NO_ANSWER
 from tests.e2e.conftest import Marked
 from tests.views.comparison.recorded import a_run
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
         folder.event("round", round=n)
         second = "joined" if line["joined"] == 2 else "sat-out"
         third = "absent" if n % 3 else "failed"
-        folder.append(PARTICIPATION, packed(n, {"anna": "joined", "bert": second, MARKUP: third}))
+        folder.append(PARTICIPATION, pack_decisions(n, {"anna": "joined", "bert": second, MARKUP: third}))
         counts = {"round": n, "asked": 3, "left": 0, "bytes_up": 500_000 + n, "bytes_down": 10**6}
         counts |= {"absent": int(n % 3 > 0), "failed": int(n % 3 == 0)}
         why = NO_ANSWER if n % 3 else f"ValueError: {MARKUP}"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError, Node, Run
+from fedappeal.flower.control import ControlError, ListedRun, Node
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
@@ -44,7 +44,7 @@ class SuperLinkOfTests:
     """What a SuperLink would say."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[ListedRun] = []
         self.nodes: list[Node] = []
         self.asked = 0
         self.away = False
@@ -56,7 +56,7 @@ class SuperLinkOfTests:
         self._answer()
         return self.nodes
 
-    def _list_runs(self) -> list[Run]:
+    def _list_runs(self) -> list[ListedRun]:
         self._answer()
         return self.runs
 
@@ -70,8 +70,8 @@ def superlink(monkeypatch: pytest.MonkeyPatch) -> SuperLinkOfTests:
     return SuperLinkOfTests(monkeypatch)
 
 
-def a_listed_run(number: int, status: str, path: Path | str) -> Run:
-    return Run(number, status, "maxfl", "digits", "2026-11-21T18:41:07+00:00", "", str(path))
+def a_listed_run(number: int, status: str, path: Path | str) -> ListedRun:
+    return ListedRun(number, status, "maxfl", "digits", "2026-11-21T18:41:07+00:00", "", str(path))
 
 
 def test_only_what_changed_is_told(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fedappeal.cli.onlookers import CommandOnlookers
+from fedappeal.cli.command_observers import CommandObservers
 from fedappeal.cli.start import start_local, start_simulations, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.decisions import packed
-from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, PARTICIPATION, append_lines, rewrite, sealed
+from fedappeal.record.decisions import pack_decisions
+from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, PARTICIPATION, append_lines, rewrite, seal_lines
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.launch.superlink import LocalProcesses, Submission
@@ -87,7 +87,7 @@ def test_a_runs_metrics_are_sums_over_its_lines(run_folder: Path) -> None:
     failures = {"a": NO_ANSWER, "b": NO_ANSWER, "c": "loss = nan is not a finite number", "d": "<b>what it says</b>"}
     decisions = dict.fromkeys("abcd", "failed") | {"a": "absent", "e": "joined"}
     append_lines(run_folder / EVENTS, [{"event": "enrolled", "enrolled": 5}, {"event": "round", "round": 1}])
-    append_lines(run_folder / PARTICIPATION, [packed(1, decisions)])
+    append_lines(run_folder / PARTICIPATION, [pack_decisions(1, decisions)])
     append_lines(run_folder / HISTORY, [line(1, absent=1, failures=failures), line(2, gm_appeal=0.25, loss=1.5)])
     found = samples(registry)
     expected = {
@@ -131,7 +131,7 @@ def test_a_run_that_continues_is_counted_anew(run_folder: Path) -> None:
     registry = metrics_of(run_folder)
     append_lines(run_folder / HISTORY, [line(1), line(2), line(3)])
     assert samples(registry)["fedappeal_asked_total"] == 15
-    rewrite(run_folder / HISTORY, sealed([line(1), line(2)]))
+    rewrite(run_folder / HISTORY, seal_lines([line(1), line(2)]))
     append_lines(run_folder / EVENTS, [{"event": "resumed", "round": 2}])
     assert samples(registry)["fedappeal_asked_total"] == 10
     assert "fedappeal_clients_connected" not in samples(registry)
@@ -205,19 +205,19 @@ def test_metrics_are_served_while_a_run_is_simulated(tmp_path: Path, monkeypatch
     port = MetricsPort(free_port())
     url = f"http://127.0.0.1:{port.port}/metrics"
     seen: list[dict[str, float]] = []
-    watch = CommandOnlookers.watch
+    watch = CommandObservers.watch
 
     @contextmanager
-    def watched(self: CommandOnlookers, *given: Any, **named: Any) -> Iterator[Any]:
+    def watched(self: CommandObservers, *given: Any, **named: Any) -> Iterator[Any]:
         with watch(self, *given, **named) as begun:
             yield begun
             with urllib.request.urlopen(url, timeout=10) as answer:
                 seen.append(parsed(answer.read().decode()))
 
-    monkeypatch.setattr(CommandOnlookers, "watch", watched)
+    monkeypatch.setattr(CommandObservers, "watch", watched)
     settings = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
     plans = swept_plans(settings, [], str(tmp_path / "run"))
-    start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers(metrics=port))
+    start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandObservers(metrics=port))
     history = Record(tmp_path / "run").history
     assert seen[0]["fedappeal_rounds_total"] == 2
     assert seen[0]["fedappeal_bytes_total|up"] == sum(each["bytes_up"] for each in history)
@@ -251,7 +251,7 @@ def test_a_local_federation_counts_its_connected_clients(tmp_path: Path, monkeyp
         start_local(
             settings | {"out": str(tmp_path / "run")},
             LocalProcesses(device="cpu"),
-            onlookers=CommandOnlookers(metrics=port),
+            observers=CommandObservers(metrics=port),
         )
     assert found == [2, 1]
 
@@ -273,10 +273,10 @@ def test_what_is_not_allowed_is_found_before_anything_is_started(
     port = MetricsPort(free_port())
     plans = swept_plans({}, ["seed=0,1"], str(tmp_path / "sweep"))
     with pytest.raises(ConfigError, match=r"metrics-port = \d+ is not allowed with several runs"):
-        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers(metrics=port))
+        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandObservers(metrics=port))
     launcher = Submission(RemoteSuperLink("127.0.0.1:1"), detach=True)
     with pytest.raises(ConfigError, match="metrics-port is not allowed with --detach"):
-        submit_run({"out": str(tmp_path / "run")}, launcher, onlookers=CommandOnlookers(metrics=port))
+        submit_run({"out": str(tmp_path / "run")}, launcher, observers=CommandObservers(metrics=port))
     monkeypatch.setattr("fedappeal.system.packages.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'fedappeal\[metrics\]'"):
         MetricsPort(free_port())

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
 
 from fedappeal.api.report import Report
-from fedappeal.record.decisions import packed
+from fedappeal.record.decisions import pack_decisions
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MEASUREMENTS, PARTICIPATION
 from fedappeal.views.report.report import ReportOptions, write_report
@@ -44,8 +44,10 @@ def a_run_of_strangers(folder: Path) -> Path:
     lines = [{"accuracy": 0.5, "gm_appeal": 0.5, "loss": 1.0, "failed": 1, "failures": {LONG: HOSTILE}}] * 3
     path = a_run(folder, lines, strategy="maxfl")  # type: ignore[arg-type]
     run = RunFolder.open(path)
-    run.append(PARTICIPATION, *(packed(n, {LONG: "joined", HOSTILE: "left", "bert": "failed"}) for n in (1, 2, 3)))
-    run.append(PARTICIPATION, packed(4, {f"c{n}": word for n, word in enumerate(WORDS)}))
+    run.append(
+        PARTICIPATION, *(pack_decisions(n, {LONG: "joined", HOSTILE: "left", "bert": "failed"}) for n in (1, 2, 3))
+    )
+    run.append(PARTICIPATION, pack_decisions(4, {f"c{n}": word for n, word in enumerate(WORDS)}))
     measured = {"round": 3, "client-ids": [LONG, HOSTILE], "loss": [0.2, 0.9], "accuracy": [0.9, 0.6]}
     run.append(MEASUREMENTS, {**measured, "appealed": [1, 0]})
     return path

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from fedappeal.record.decisions import clients_of, packed
+from fedappeal.record.decisions import clients_of, pack_decisions
 from fedappeal.views.report import recorded
 from fedappeal.views.report.recorded import MOST, participation_of
 
 SMALL = [
-    packed(1, {"client-2": "joined", "client-10": "sat-out"}),
-    packed(2, {"client-10": "left"}),
-    packed(4, {"client-2": "joined", "client-10": "joined"}),
+    pack_decisions(1, {"client-2": "joined", "client-10": "sat-out"}),
+    pack_decisions(2, {"client-10": "left"}),
+    pack_decisions(4, {"client-2": "joined", "client-10": "joined"}),
 ]
 
 
@@ -46,7 +46,7 @@ def test_many_clients_and_rounds_share_cells() -> None:
     clients, rounds = 2 * MOST + 3, MOST + 1
     joined = draw.random((clients, rounds)) < 0.3
     lines = [
-        packed(r + 1, {f"c-{k:04d}": "joined" if joined[k, r] else "sat-out" for k in range(clients)})
+        pack_decisions(r + 1, {f"c-{k:04d}": "joined" if joined[k, r] else "sat-out" for k in range(clients)})
         for r in range(rounds)
     ]
     found = participation_of(lines)
@@ -63,7 +63,7 @@ def test_many_clients_and_rounds_share_cells() -> None:
 
 def test_without_a_client_there_is_nothing() -> None:
     assert participation_of([]) is None
-    assert participation_of([packed(1, {})]) is None
+    assert participation_of([pack_decisions(1, {})]) is None
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,14 @@ def test_a_damaged_line_is_said(line: dict[str, object]) -> None:
 def test_what_no_run_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (recorded.MOST_DECIDED, recorded.MOST_WORDS) == (1_000_000, 32)
     monkeypatch.setattr(recorded, "MOST_DECIDED", 4)
-    lines = [packed(1, {"client-2": "joined", "client-10": "joined"}), packed(2, {"a": "joined", "b": "joined"})]
+    lines = [
+        pack_decisions(1, {"client-2": "joined", "client-10": "joined"}),
+        pack_decisions(2, {"a": "joined", "b": "joined"}),
+    ]
     assert participation_of(lines) is not None
     with pytest.raises(ValueError, match=r"^more than 4 clients or 32 decisions$"):
-        participation_of([*lines, packed(3, {"c": "joined"})])
-    words = [packed(number, {"a": f"word-{number}"}) for number in range(1, 34)]
+        participation_of([*lines, pack_decisions(3, {"c": "joined"})])
+    words = [pack_decisions(number, {"a": f"word-{number}"}) for number in range(1, 34)]
     assert participation_of(words[:32]) is not None
     with pytest.raises(ValueError, match=r"^more than 4 clients or 32 decisions$"):
         participation_of(words)
@@ -101,7 +104,16 @@ def test_many_clients_are_refused_before_all_are_listed(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(recorded, "MOST_DECIDED", 4)
     monkeypatch.setattr(recorded, "clients_of", counted)
-    lines = [packed(number, {f"{number}-client-{k}": "joined" for k in range(3)}) for number in range(1, 50)]
+    lines = [pack_decisions(number, {f"{number}-client-{k}": "joined" for k in range(3)}) for number in range(1, 50)]
     with pytest.raises(ValueError, match=r"^more than 4 clients"):
         participation_of(lines)
     assert len(listed) == 2
+
+
+def test_clients_that_join_a_mandatory_round_join_on_request() -> None:
+    lines = [{"round": n, "client-id": c, "decision": d} for n in (1, 2) for c, d in (("a", "joined"), ("b", "left"))]
+    found = participation_of(lines, mandatory={1})
+    assert found is not None
+    assert found.decisions == ("joined", "left", "on-request")
+    assert found.counts.sum(axis=1).tolist() == [[0, 1], [1, 1], [1, 0]]
+    assert found.joined_share.tolist() == [[1.0, 1.0], [0.0, 0.0]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedappeal.record.decisions import packed
+from fedappeal.record.decisions import pack_decisions
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
 from fedappeal.settings.config import ConfigError
@@ -62,7 +62,9 @@ def a_finished_run(tmp_path: Path) -> Path:
     lines[1]["failures"] = {"anna": HOSTILE, "bert": "disk full"}  # type: ignore[assignment]
     path = a_run(tmp_path / "runs" / "one", lines, strategy="maxfl", clients=2)
     folder = RunFolder.open(path)
-    folder.append(PARTICIPATION, packed(1, {"anna": "joined", "bert": "sat-out"}), packed(2, {"bert": "joined"}))
+    folder.append(
+        PARTICIPATION, pack_decisions(1, {"anna": "joined", "bert": "sat-out"}), pack_decisions(2, {"bert": "joined"})
+    )
     measured = {"round": 2, "client-ids": ["anna", "bert"], "loss": [0.25, 0.75], "accuracy": [0.9, 0.6]}
     folder.append(MEASUREMENTS, {**measured, "appealed": [1, 0]})
     folder.append(REQUIREMENTS, {"client-id": "bert", "requirement": 0.5, "of": "loss"})
@@ -191,20 +193,20 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
     found, figures = read(file)
     assert found.loads == [next(sweep.glob("plotly-*")).name]
     # differences 0.2, 0.3, 0.4: mean 0.3, s = 0.1, t(2) = 4.303, so 4.303 * 0.1 / sqrt(3) = 0.248
-    assert "maxfl against fedavg: test accuracy % better (+30.0 ± 24.8, 3 seeds)" in found.text
-    assert "20.0 ± 24.8" in found.text
+    assert "maxfl against fedavg: test accuracy % better (+30.0 [+5.2, +54.8], 3 seeds)" in found.text
+    assert "20.0 [5.7, 51.0]" in found.text
     differences = figures[-1]["data"][0]
     assert (differences["x"], differences["y"]) == (pytest.approx([30.0]), ["maxfl: test accuracy %"])
     assert differences["error_x"]["array"] == pytest.approx([24.84], abs=0.01)
     turned, _ = read(write_report([sweep], ReportOptions(baseline="maxfl")))
-    assert "test accuracy % worse (-30.0 ± 24.8, 3 seeds)" in turned.text
+    assert "test accuracy % worse (-30.0 [-54.8, -5.2], 3 seeds)" in turned.text
 
 
 def test_a_band_of_a_share_ends_where_shares_do(tmp_path: Path) -> None:
     sweep = a_sweep(tmp_path / "sweep", {"fedavg": [0.1, 0.9]})
     _, figures = read(write_report([sweep]))
     low, high, mean = (trace["y"] for trace in figures[0]["data"])
-    assert (low, high, mean) == ([0.0], [100.0], [50.0])
+    assert (low, high, mean) == (pytest.approx([0.2402093]), pytest.approx([99.7597907]), [50.0])
 
 
 def test_the_page_of_10_000_rounds_is_small_and_has_every_spike(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from fedappeal.protocol.metric import ACCURACY
-from fedappeal.record.decisions import packed
+from fedappeal.record.decisions import pack_decisions
 from fedappeal.views.report.charts import LONGEST_NAME, MOST_BARS, clients_chart, decisions_chart, heat_map
-from fedappeal.views.report.recorded import MOST_CLIENTS, MeasuredClient, Participation, participation_of
+from fedappeal.views.report.recorded import MOST_CLIENTS, DecisionGrid, MeasuredClient, participation_of
 
 
-def decided(rounds: int, clients: int = 2) -> Participation:
+def decided(rounds: int, clients: int = 2) -> DecisionGrid:
     lines = [
-        packed(n, {f"client-{k:04d}": "joined" if (n + k) % 3 else "sat-out" for k in range(clients)})
+        pack_decisions(n, {f"client-{k:04d}": "joined" if (n + k) % 3 else "sat-out" for k in range(clients)})
         for n in range(1, rounds + 1)
     ]
     found = participation_of(lines)

@@ -13,7 +13,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.terminal.progress import one_run, several_runs
 from fedappeal.views.terminal.view import RunView
-from server.build import chosen
+from server.build import run_plugins
 
 
 class Flushed(io.StringIO):
@@ -84,11 +84,11 @@ def test_the_last_round_is_shown_where_the_run_is_interrupted_too() -> None:
 def test_several_runs_say_when_each_ends_and_now_and_then_how_far_they_are(tmp_path: Path) -> None:
     out, clock = Flushed(), Clock()
     jobs = [
-        RunPlan(chosen(config := RunConfig(seed=seed, rounds=9)), tmp_path / str(seed), f"seed-{seed}")
+        RunPlan(run_plugins(config := RunConfig(seed=seed, rounds=9)), tmp_path / str(seed), f"seed-{seed}")
         for seed in (0, 1, 2)
     ]
     folders = [RunPlan.of(config, job.path).folder({}) for job in jobs]
-    with several_runs(jobs, Console(file=out, width=60, highlight=False), clock) as shown:
+    with several_runs(jobs, Console(file=out, width=100, highlight=False), clock) as shown:
         for _ in range(39):
             clock.now += 0.25
             shown.update()

@@ -12,7 +12,7 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.views.terminal.view import RunView
-from server.build import chosen
+from server.build import run_plugins
 
 LINE: dict[str, Any] = {"joined": 1, "sat_out": 0, "left": 0, "seconds": 0.5, "mandatory": True, "decisions": {}}
 
@@ -21,7 +21,7 @@ def printed(columns: int = 100, **settings: Scalar) -> list[str]:
     """The heading, the legend, the columns' names, and two rounds of which the first is mandatory."""
     out = io.StringIO()
     config = RunConfig.parse({"clients": 4, **settings})
-    view = RunView(RunPlan(chosen(config), Path("runs/here")), Console(file=out, width=columns, highlight=False))
+    view = RunView(RunPlan(run_plugins(config), Path("runs/here")), Console(file=out, width=columns, highlight=False))
     view.heading()
     for server_round in (1, 2):
         view.watch("round", {**LINE, "round": server_round, "mandatory": server_round == 1})
@@ -44,7 +44,7 @@ def test_mandatory_rounds_are_announced_where_clients_heed_them(settings: dict[s
     heading, legend, columns, _, first, second = printed(120, **settings)
     assert heading.endswith(f", {rounds}")
     starred = "mandatory" in rounds
-    assert ("* asked not to opt out" in legend, "1*" in first) == (starred, starred)
+    assert ("* mandatory" in legend, "1*" in first) == (starred, starred)
     assert "2*" not in second
     assert columns.startswith("served: ")
 
@@ -52,7 +52,7 @@ def test_mandatory_rounds_are_announced_where_clients_heed_them(settings: dict[s
 @pytest.mark.parametrize("participation", ["auto", "appeal", "match", "defect", "always"])
 @pytest.mark.parametrize("clients_per_round", [0, 2])
 @pytest.mark.parametrize("strategy", ["maxfl", "fedalign", "adagd", "fedavg"])
-def test_the_legend_is_one_line_of_at_most_a_hundred_columns(
+def test_the_legend_is_one_line_of_at_most_a_hundred_characters(
     strategy: str, clients_per_round: int, participation: str
 ) -> None:
     lines = printed(strategy=strategy, clients_per_round=clients_per_round, participation=participation)
@@ -140,7 +140,7 @@ def test_an_early_end_is_said_with_its_reason(reason: str, tmp_path: Path) -> No
 def told(*events: dict[str, Any], **settings: Scalar) -> list[str]:
     out = io.StringIO()
     view = RunView(
-        RunPlan.of(RunConfig.parse({"clients": 3, **settings}), Path("here")), Console(file=out, width=80), data=""
+        RunPlan.of(RunConfig.parse({"clients": 3, **settings}), Path("here")), Console(file=out, width=200), data=""
     )
     for event in events:
         view.watch("event", event)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import fedappeal
-from fedappeal.cli.onlookers import CommandOnlookers, onlookers_of
+from fedappeal.cli.command_observers import CommandObservers, observers_of
 from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
-from fedappeal.cli.start import onlookers_to_resume, resume_run, start_local, submit_run
+from fedappeal.cli.start import observers_to_resume, resume_run, start_local, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.superlink import LocalProcesses, Submission
@@ -47,8 +47,8 @@ def own_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "my_tracking:Diary"
 
 
-def followed(tracker: str) -> CommandOnlookers:
-    return onlookers_of(WatchOptions(track=[tracker]), {})[0]
+def followed(tracker: str) -> CommandObservers:
+    return observers_of(WatchOptions(track=[tracker]), {})[0]
 
 
 def test_settings_of_trackers_are_taken_out_of_the_runs() -> None:
@@ -88,7 +88,7 @@ def test_a_missing_extra_is_one_line_before_anything_is_started(
     with pytest.raises(ConfigError, match=told):
         fedappeal.simulate("maxfl", out=tmp_path / "run", track=name)
     with pytest.raises(ConfigError, match=told):
-        start_local({"out": str(tmp_path / "run")}, LocalProcesses(device="cpu"), onlookers=followed(name))
+        start_local({"out": str(tmp_path / "run")}, LocalProcesses(device="cpu"), observers=followed(name))
     assert not (tmp_path / "run").exists()
 
 
@@ -102,10 +102,10 @@ def test_a_submitted_run_is_tracked_where_its_folder_is_seen_and_waited_for(tmp_
 
 def test_a_continuation_takes_settings_of_its_trackers_alone() -> None:
     own = "tests.views.tracking.recorder:Kept"
-    onlookers = onlookers_to_resume(WatchOptions(track=[own]), ["kept.size=4"])
-    assert [make().settings.size for make in onlookers.trackers.values()] == [4]
+    observers = observers_to_resume(WatchOptions(track=[own]), ["kept.size=4"])
+    assert [make().settings.size for make in observers.trackers.values()] == [4]
     with pytest.raises(ConfigError, match=r"set = 'maxfl\.server-lr' is not allowed: a run continues with its"):
-        onlookers_to_resume(WatchOptions(track=[own]), ["maxfl.server-lr=1"])
+        observers_to_resume(WatchOptions(track=[own]), ["maxfl.server-lr=1"])
 
 
 def diary(folder: Path) -> list[str]:
@@ -124,6 +124,6 @@ def test_a_tracker_of_ones_own_by_name_in_python_and_on_the_command_line(tmp_pat
 def test_a_local_federation_is_tracked_alike(tmp_path: Path, own_tracker: str) -> None:
     settings = {"model": "logistic", "clients": 2, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
     with warm_superlinks():
-        path = start_local(settings | {"out": "run"}, LocalProcesses(device="cpu"), onlookers=followed(own_tracker))
+        path = start_local(settings | {"out": "run"}, LocalProcesses(device="cpu"), observers=followed(own_tracker))
     losses = [f"{line['round']} {line['loss']:.6f}" for line in Record(path).history]
     assert diary(path) == [*losses, "finished"]

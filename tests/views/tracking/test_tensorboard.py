@@ -8,6 +8,7 @@ import pytest
 import fedappeal
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
+from fedappeal.views.tracking.tracker import TRACKERS, TrackedRun
 from tests.later import Later
 
 reader = Later("tensorboard.backend.event_processing.event_accumulator")
@@ -56,3 +57,10 @@ def test_event_files_of_all_runs_can_be_in_one_folder(tmp_path: Path) -> None:
         )
     assert [len(read(tmp_path / "all" / name).Tensors("loss")) for name in ("s0", "s1")] == [3, 3]
     assert not (tmp_path / "s0" / "tensorboard").exists()
+
+
+def test_a_runs_folder_does_not_say_where_the_files_lie(tmp_path: Path) -> None:
+    tracker = TRACKERS.load("tensorboard")
+    run = TrackedRun(tmp_path / "run", {}, {}, id=str(tmp_path / "elsewhere"), after=1)
+    assert tracker(tracker.Settings()).begin(run) == str(tmp_path / "run" / "tensorboard")
+    assert not (tmp_path / "elsewhere").exists()

@@ -2,7 +2,7 @@
 // Shows what the server tells: everything first, then what changes.
 
 const shown = { run: null, clients: null, refused: [], failures: [], superlink: null, actions: null, rounds: [],
-  states: {} };
+  states: {}, looks: {} };
 const MOST_ROUNDS = 200;
 const columns = () => shown.run ? shown.run.columns : [];
 
@@ -98,10 +98,10 @@ function showClients() {
   const counts = Object.entries(clients.counts).map(([state, number]) => `${whole(number)} ${state}`);
   const all = clients.total > clients.rows.length ? `; ${whole(clients.rows.length)} of them are shown` : "";
   say("counts", clients.total ? `${plural(clients.total, "client")}: ${counts.join(", ")}${all}` : "none yet");
-  fill("clients", clients.rows.map(client => clientRow(client, shown.states)));
+  fill("clients", clients.rows.map(client => clientRow(client, shown.states, shown.looks)));
   const told = Object.keys(clients.counts).filter(state => shown.states[state] && !["joined", "sat out"].includes(state));
-  byId("signs").textContent = ["● joined, ○ sat out, × left, z absent: no reply in time, ! failed, + not counted, - not used",
-    ...told.map(state => `${state}: ${shown.states[state]}`)].join("; ");
+  const legend = Object.entries(shown.looks).flatMap(([word, look]) => [sign(word, shown.looks), ` ${look.title}; `]);
+  byId("signs").replaceChildren(...legend, told.map(state => `${state}: ${shown.states[state]}`).join("; "));
   showFacts();
 }
 

@@ -45,28 +45,31 @@ function roundRow(line, columns) {
   return made;
 }
 
-const SIGNS = { "joined": ["●", "good"], "sat-out": ["○", ""], "left": ["×", "odd"], "failed": ["!", "bad"],
-  "absent": ["z", "odd"], "surplus": ["+", ""], "refused": ["-", "odd"] };
 const CLASSES = { joined: "good", resting: "odd", silent: "odd", slow: "odd", failed: "bad", away: "bad", left: "odd" };
 
-function strip(decisions) {
-  const shown = element("span", "", { css: "strip", inside: decisions.map(word => {
-    const [sign, css] = SIGNS[word] || ["?", ""];
-    return element("span", sign, { css, title: word });
-  }) });
+// A decision's sign, above a bar of its colour: the letters keep the page's own, which can be read on its ground.
+function sign(word, looks) {
+  const look = looks[word] || { sign: "?", title: word };
+  const made = element("span", look.sign, { css: "sign", title: look.title });
+  if (look.colour) made.style.borderBottomColor = look.colour;
+  return made;
+}
+
+function strip(decisions, looks) {
+  const shown = element("span", "", { css: "strip", inside: decisions.map(word => sign(word, looks)) });
   shown.setAttribute("role", "img");
   shown.setAttribute("aria-label", decisions.length ? decisions.join(", ") : "none yet");
   return shown;
 }
 
-function clientRow(client, states) {
+function clientRow(client, states, looks) {
   const names = client.name ? [element("span", client.name, { css: "name" }), element("span", client.client)]
     : [element("span", client.client)];
   const state = [element("span", client.state, { css: CLASSES[client.state] || "", title: states[client.state] })];
   if (client.why) state.push(element("span", client.why, { css: "why" }));
   const made = row([
     heading("", { inside: names }), cell("", { inside: state, value: client.state }),
-    cell("", { inside: [strip(client.recent)] }),
+    cell("", { inside: [strip(client.recent, looks)] }),
     cell(client.answered ? `round ${client.answered}` : "-", { value: client.answered }),
     cell(client.seen ? minute(client.seen) : "-"),
     cell(typeof client.examples === "number" ? whole(client.examples) : "-"),

@@ -6,6 +6,7 @@ import pytest
 from flwr.app import Message
 
 from strategies import FedAvg
+from strategies.rounds.algorithm import Survey
 from strategies.rounds.round import Reply, Round
 from tests.grid import MemoryGrid, Volunteer, Watch, run
 
@@ -55,15 +56,14 @@ def test_where_it_fails_for_every_client_the_strategy_is_at_fault(count: int) ->
 
 
 def test_an_answer_to_a_survey_concerns_its_client() -> None:
-    class Surveys(FedAvg):
-        name = "surveys"
-
-        def survey(self, round: Round, order: Any) -> Any:
-            return order
-
-        def surveyed(self, round: Round, member: Any, metrics: Any) -> None:
+    class Failing(Survey):
+        def answered(self, round: Round, member: Any, metrics: Any) -> None:
             if member.client_id == "c1":
                 raise ZeroDivisionError("by it")
+
+    class Surveys(FedAvg):
+        name = "surveys"
+        survey = Failing
 
     _, watch = run(Surveys(evaluate_every=0), clients(3), 1)
     assert watch.records[0].failures == {"c1": "survey: its reply cannot be used: ZeroDivisionError: by it"}

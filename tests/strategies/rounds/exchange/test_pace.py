@@ -8,7 +8,7 @@ from flwr.common.constant import ErrorCode
 
 from strategies import FedAvg, RoundRecord
 from strategies.adagd import AdaGD
-from strategies.rounds.exchange.exchange import FACTOR, FLOOR, AnswerTime, Pace, limit
+from strategies.rounds.exchange.pace import FACTOR, FLOOR, AnswerTime, Pace, limit
 from tests.grid import MemoryGrid, Volunteer, Watch, run
 
 

@@ -14,6 +14,7 @@ from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.replies import read_evaluate, read_roll_call, read_train
 from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Reply
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 
 MOST = 10**12
@@ -127,7 +128,7 @@ def test_a_strategy_does_not_carry_under_the_rounds_own_name() -> None:
             return {"volunteers": {"mine": 1}}
 
     with pytest.raises(ConfigError, match=r"^strategy carries carries 'volunteers', which is the rounds' own"):
-        Carries().state()
+        rounds_of(Carries()).state()
 
 
 class Odd(dict[str, object]):

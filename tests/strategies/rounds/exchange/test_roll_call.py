@@ -13,6 +13,7 @@ from strategies.rounds.exchange.replies import read_roll_call
 from strategies.rounds.exchange.roll_call import MOST_TOLD, RollCall, RollCallError
 from strategies.rounds.refusal import Refused
 from strategies.rounds.shared import SharedSettings
+from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run
 
 
@@ -224,7 +225,7 @@ def test_a_client_that_left_comes_back_once_its_owner_has_reset_it() -> None:
     run(first, MemoryGrid({10: left, 11: Volunteer("b")}), 1)
     for says_it_left, asked in ((True, [21]), (False, [20, 21])):
         again = FedAvg()
-        again.restore(first.state())
+        rounds_of(again).restore(rounds_of(first).state())
         grid = MemoryGrid({20: Volunteer("a", left=says_it_left), 21: Volunteer("b")})
         run(again, grid, 2, first_round=2)
         assert sorted(grid.asked(2)) == asked

@@ -13,16 +13,16 @@ from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, PFedMe
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Reply, RoundRecord
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.strategy import Strategy, shared_of
 from strategies.rounds.sums.weighted_sum import HeldModels
-from tests.grid import model, values_of
+from tests.grid import model, opened, values_of
 from tests.strategies.made import MADE
 
 MODELS = [(1.0, 10.0), (2.0, -1e30), (3.0, 30.0), (4.0, 40.0), (1e30, 50.0)]
 
 
 def next_model(strategy: Strategy, *models: tuple[float, ...]) -> list[float]:
-    round = strategy.open_round(1, model(0.0, 0.0))
+    round = opened(strategy, 1, model(0.0, 0.0))
     for i, values in enumerate(models):
         strategy.add(round, Reply(Member(f"c{i}", i), Decision.JOINED, 10**i, {}, model(*values)))
     return values_of(strategy.finish(round))
@@ -66,7 +66,7 @@ WEIGHTING = (
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_strategies_whose_server_averages_models_take_their_median(name: str) -> None:
-    assert MADE[name](aggregation="median").shared.aggregation == "median"
+    assert shared_of(MADE[name](aggregation="median")).aggregation == "median"
 
 
 @pytest.mark.parametrize("name", WEIGHTING)
@@ -77,7 +77,7 @@ def test_strategies_that_weight_clients_refuse_it(name: str) -> None:
 
 def test_nothing_else_changes() -> None:
     assert next_model(FedAvg(), (1.0, 2.0), (3.0, 4.0)) == pytest.approx([31 / 11, 42 / 11])
-    assert FedAvg().open_round(1, model(0.0)).sum.__class__ is not HeldModels
+    assert opened(FedAvg(), 1, model(0.0)).sum.__class__ is not HeldModels
     assert RoundRecord(1).as_line().get("bounded") is None
 
 

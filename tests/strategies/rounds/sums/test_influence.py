@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import math
+from dataclasses import dataclass, replace
 from statistics import median_low
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +22,11 @@ from strategies.mwfed import loads
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Reply, Round, RoundRecord
+from strategies.rounds.shared import SharedSettings
+from strategies.rounds.strategy import rounds_of
 from strategies.rounds.sums.influence import HELD, KEPT, Bounds, Direction, Medians, capped, log_norm, shortened
 from strategies.scaffold import CONTROL_DELTA
-from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
+from tests.grid import MemoryGrid, Volunteer, Watch, model, opened, run, values_of
 
 SENT = model(1.0, 1.0)
 
@@ -32,8 +36,9 @@ def reply(client: str, *update: float, examples: int = 2) -> Reply:
     return Reply(Member(client, 7), Decision.JOINED, examples, {}, arrays)
 
 
-def bounds(medians: Medians | None = None) -> Bounds:
-    return Bounds(medians or Medians(), Direction(), SENT, SENT, weight=3.0, norm=1.5)
+def bounds(medians: Medians | None = None, direction: Direction | None = None, norm: float = 1.5) -> Bounds:
+    directions = {keys.ARRAYS: direction or Direction()}
+    return Bounds(medians or Medians(), directions, SENT, SENT, weight=3.0, norm=norm)
 
 
 def sent(bounds: Bounds, *replies: Reply) -> dict[str, Reply]:
@@ -102,13 +107,31 @@ def test_clients_that_never_train_are_no_measure_of_the_others(seen: int, unseen
     assert values_of(result.arrays) == [6.0 if bounded is None else pytest.approx(3.0)]
 
 
-def test_a_heavy_client_may_not_pull_as_far() -> None:
+def test_a_heavy_client_does_not_pull_farther_than_the_median() -> None:
     own = bounds()
-    counted = sent(own, *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")), reply("large", 0.0, 5.0, examples=4))
-    # 4 is less than 3 * 2, so it counts; its pull, 4 * 5, is more than 1.5 * 2 * 5, so it is brought to 2 * 5.
-    assert counted["large"].counts == 1.0
-    assert update_of(counted["large"]) == [0.0, 2.5]
-    assert own.cut == {"large"}
+    others = [reply(name, 0.0, 5.0) for name in ("a", "b", "c", "d", "e")]
+    heavy = [
+        reply("long", 0.0, 6.0, examples=4),
+        reply("short", 0.0, 4.0, examples=4),
+        reply("tiny", 0.3, 0.4, examples=6),
+    ]
+    counted = sent(own, *others, *heavy)
+    # Lower medians: weight 2, norm 5. 4 counts as 2 at full length, as 2.5 at four fifths; 6 * 0.5 is below 2 * 5.
+    assert [counted[name].counts for name in ("long", "short", "tiny")] == [0.5, pytest.approx(2.5 / 4), 1.0]
+    assert [update_of(counted[name]) for name in ("long", "short", "tiny")] == [[0.0, 5.0], [0.0, 4.0], [0.3, 0.4]]
+    assert all(counted[name].counts == 1.0 for name in "abcde")
+    assert own.cut == set(), "within the limits"
+
+
+def test_the_longest_record_decides_what_the_weight_counts() -> None:
+    own, record = bounds(), "change"
+    own.directions = {keys.ARRAYS: Direction(), record: Direction()}
+    replies = [replace(reply(name, 0.0, 5.0), records={record: model(2.0, 0.0)}) for name in ("a", "b", "c")]
+    heavy = replace(reply("heavy", 0.0, 1.0, examples=4), records={record: model(0.0, 1.6)})
+    counted = sent(own, *replies, heavy)["heavy"]
+    # A fifth of the median model's length, but four fifths of the change's: 2 / 0.8.
+    assert counted.counts == pytest.approx(2.5 / 4)
+    assert values_of(counted.records[record]) == pytest.approx([0.0, 1.6])
 
 
 def test_the_first_replies_wait_until_there_is_a_cohort() -> None:
@@ -222,12 +245,12 @@ def test_cuts_by_a_second_formula(clients: list[tuple[int, float]]) -> None:
         own._now.note(str(i), {"weight": math.log(weight), keys.ARRAYS: math.log(norm)})
     middle_weight, middle_norm = median_low(w for w, _ in clients), median_low(n for _, n in clients)
     for weight, norm in clients:
-        found = own._cuts({"weight": math.log(weight), keys.ARRAYS: math.log(norm)}, own._now)
+        found = own._factors({"weight": math.log(weight), keys.ARRAYS: math.log(norm)}, own._now)
+        length = min(norm, middle_norm)
         counted = weight if weight <= 3.0 * middle_weight * (1 + 1e-9) else middle_weight
-        heavier = max(1.0, counted / middle_weight)
-        length = norm if norm * heavier <= 1.5 * middle_norm * (1 + 1e-9) else middle_norm / heavier
-        assert found["weight"] * weight == pytest.approx(counted, rel=1e-6)
+        counted = min(counted, middle_weight * middle_norm / length)
         assert found[keys.ARRAYS] * norm == pytest.approx(length, rel=1e-6)
+        assert found["weight"] * weight == pytest.approx(counted, rel=1e-6)
 
 
 def test_numbers_whose_squares_overflow_have_a_norm() -> None:
@@ -243,12 +266,12 @@ def test_numbers_whose_squares_overflow_have_a_norm() -> None:
 def test_the_medians_are_in_the_state_and_old_values_are_forgotten() -> None:
     strategy = FedAvg(influence="bounded")
     for number in range(KEPT + 2):
-        strategy._medians.note(f"c{number}", {"weight": float(number)})
-    assert list(strategy._medians.latest["weight"]) == [f"c{number}" for number in range(2, KEPT + 2)]
+        rounds_of(strategy).medians.note(f"c{number}", {"weight": float(number)})
+    assert list(rounds_of(strategy).medians.latest["weight"]) == [f"c{number}" for number in range(2, KEPT + 2)]
     again = FedAvg(influence="bounded")
-    again.restore(strategy.state())
-    assert again._medians == strategy._medians
-    assert "influence" not in FedAvg().state()
+    rounds_of(again).restore(rounds_of(strategy).state())
+    assert rounds_of(again).medians == rounds_of(strategy).medians
+    assert "influence" not in rounds_of(FedAvg()).state()
 
 
 def test_numbers_capped_by_hand() -> None:
@@ -268,12 +291,15 @@ def test_maxfl_bounds_the_share_and_not_the_step() -> None:
 
 def test_a_claim_of_priority_does_not_count_where_influence_is_bounded() -> None:
     claims = Member("mallory", 9, priority=True)
-    assert FedALIGN().has_priority(claims) is True
-    bounded = FedALIGN(influence="bounded")
-    assert bounded.has_priority(claims) is False
-    bounded.granted_nodes = frozenset({9})
-    assert bounded.has_priority(claims) is True
-    assert FedALIGN(influence="bounded", priority_ids="alice").has_priority(claims) is False
+    bounded = SharedSettings(influence="bounded")
+
+    def round(**setup: Any) -> Round:
+        return Round(model(0.0), Members(), RoundRecord(1), **setup)
+
+    assert FedALIGN().has_priority(round(), claims) is True
+    assert FedALIGN().has_priority(round(shared=bounded), claims) is False
+    assert FedALIGN().has_priority(round(shared=bounded, granted_nodes=frozenset({9})), claims) is True
+    assert FedALIGN(priority_ids="alice").has_priority(round(shared=bounded), claims) is False
 
 
 def test_a_priority_clients_loss_is_kept_near_the_others() -> None:
@@ -290,26 +316,47 @@ def test_a_loss_out_of_all_proportion_does_not_end_the_run() -> None:
     assert [record.metrics["bounded"] for record in watch.records] == [1.0, 1.0]
 
 
+@dataclass
 class Controlled(Volunteer):
-    """A client of SCAFFOLD; ``odd``: its change of the control variate is long, and holds an array of text."""
+    """A client of SCAFFOLD.
 
-    odd = False
+    Attributes:
+        odd: its change of the control variate is long, and holds this array besides.
+    """
+
+    odd: Array | None = None
 
     def __call__(self, message: Message) -> Message | None:
         reply = super().__call__(message)
         if reply is not None and message.metadata.message_type == "train":
             change = {"w": Array(np.full(1, 0.3 if self.odd else 0.1, dtype=np.float32))}
-            reply.content[CONTROL_DELTA] = ArrayRecord(change | ({"x": Array(np.array(["x"]))} if self.odd else {}))
+            reply.content[CONTROL_DELTA] = ArrayRecord(change | ({"x": self.odd} if self.odd else {}))
         return reply
 
 
-def test_a_record_that_cannot_be_shortened_concerns_its_client_alone() -> None:
-    clients = {10 + k: Controlled(f"c{k}") for k in range(5)}
-    clients[10].odd = True
-    _, watch = run(Scaffold(influence="bounded", evaluate_every=0), MemoryGrid(dict(clients)), 2)
-    for record in watch.records:
-        assert (record.count("joined"), record.decisions["c0"]) == (4, "failed")
-        assert record.failures["c0"].startswith("its reply cannot be used: ")
+ODD = {
+    "array 'x' has dtype <U1: numbers are allowed": Array(np.array(["x"])),
+    "array 'x' has dtype complex64: numbers are allowed": Array(np.zeros(1, np.complex64)),
+    "array 'x': array of shape (4,) and dtype float32 has 12 bytes": Array(
+        "float32", (4,), "numpy.ndarray", Array(np.zeros(4, np.float32)).data[:-4]
+    ),
+    "model has arrays ['w', 'x'], expected ['w']": Array(np.zeros(1, np.float32)),
+}
+
+
+@pytest.mark.parametrize("influence", ["bounded", "off"])
+@pytest.mark.parametrize("reason", ODD)
+def test_a_record_that_cannot_be_used_concerns_its_clients_alone(reason: str, influence: str) -> None:
+    # Alone online, or three of ten beside clients that sit out, it is no fault of the strategy's either.
+    for odd, joining, others in ((1, 4, 0), (1, 0, 0), (3, 0, 7)):
+        bad = {10 + k: Controlled(f"bad{k}", odd=ODD[reason]) for k in range(odd)}
+        good = {20 + k: Controlled(f"good{k}") for k in range(joining)}
+        idle = {30 + k: Volunteer(f"idle{k}", decision=0) for k in range(others)}
+        _, watch = run(Scaffold(influence=influence, evaluate_every=0), MemoryGrid({**bad, **good, **idle}), 3)
+        for record in watch.records:
+            assert (record.count("joined"), record.count("failed")) == (joining, odd)
+            assert record.failures["bad0"] == f"{CONTROL_DELTA}: {reason}"
+        assert len(watch.records) == 3
 
 
 def test_mwfeds_loads_have_a_bound() -> None:
@@ -323,13 +370,13 @@ def test_mwfeds_loads_have_a_bound() -> None:
 
 def test_an_update_against_the_common_direction_counts_as_zero() -> None:
     medians, direction = Medians(), Direction()
-    first = Bounds(medians, direction, SENT, SENT, weight=3.0, norm=2.0)
+    first = bounds(medians, direction, norm=2.0)
     sent(first, *(reply(name, 0.0, 4.0) for name in ("a", "b")), *(reply(name, 3.0, 0.0) for name in ("c", "d")))
     assert first.against == set(), "the first round knows of no direction"
     first.close()
     # The lower median of 3, 3, 4, 4 is 3: the mean of the updates is (1.5, 1.5), and half of it is history.
     assert direction.vectors["w"].tolist() == pytest.approx([0.75, 0.75])
-    again = Bounds(medians, direction, SENT, SENT, weight=3.0, norm=2.0)
+    again = bounds(medians, direction, norm=2.0)
     counted = sent(
         again, reply("a", 0.0, 2.0), reply("b", 1.0, -0.9), reply("c", 3.0, 0.0), reply("mallory", -2.0, 1.9)
     )
@@ -349,12 +396,100 @@ def test_an_update_against_the_common_direction_counts_as_zero() -> None:
 def test_a_direction_that_a_third_of_the_updates_contradict_is_forgotten() -> None:
     medians, direction = Medians(), Direction({"w": np.array([1.0, 0.0])})
     for against, names in ((1, "abc"), (2, "abcde")):
-        own = Bounds(medians, Direction(direction.vectors), SENT, SENT, weight=3.0, norm=2.0)
+        own = bounds(medians, Direction(direction.vectors), norm=2.0)
         signs = [-1.0] * against + [1.0] * (len(names) - against)
         sent(own, *(reply(name, sign, 0.0) for name, sign in zip(names, signs, strict=True)))
         assert len(own.against) == against
         own.close()
-        assert bool(own.direction.vectors) == (against == 1)
+        assert bool(own.directions[keys.ARRAYS].vectors) == (against == 1)
+
+
+def test_each_record_has_its_own_direction() -> None:
+    own, record = bounds(), "change"
+    own.directions = {
+        keys.ARRAYS: Direction({"w": np.array([1.0, 0.0])}),
+        record: Direction({"w": np.array([0.0, 1.0])}),
+    }
+
+    def of(name: str, arrays: float, change: float) -> Reply:
+        return replace(reply(name, arrays, 0.0), records={record: model(0.0, change)})
+
+    replies = [*(of(name, 2.0, 3.0) for name in "abcd"), of("e", -2.0, 3.0), of("f", 2.0, -3.0), of("g", 2.0, -3.0)]
+    counted = sent(own, *replies, of("h", -2.0, -3.0))
+    assert own.against == set("efgh")
+    found = {name: (update_of(each)[0], values_of(each.records[record])[1]) for name, each in counted.items()}
+    both = dict.fromkeys("abcd", (2.0, 3.0))
+    assert found == both | {"e": (0.0, 3.0), "f": (2.0, 0.0), "g": (2.0, 0.0), "h": (0.0, 0.0)}
+    own.close()
+    # Two of eight models are against theirs; three of eight changes are, which is more than a third.
+    assert own.directions[keys.ARRAYS].vectors["w"].tolist() == pytest.approx([0.5 + 0.5 * 12 / 8, 0.0])
+    assert own.directions[record].vectors == {}
+
+
+def test_a_record_of_another_layout_than_the_model_is_bounded_in_length() -> None:
+    own, record = bounds(), "head"
+    own.directions = {keys.ARRAYS: Direction(), record: Direction({"w": np.array([0.0, 1.0])})}
+    heads = {"a": (3.0,), "b": (3.0,), "c": (-3.0,), "d": (5.0,)}
+    replies = [replace(reply(n, 1.0, 0.0), records={record: model(*values)}) for n, values in heads.items()]
+    counted = sent(own, *replies)
+    assert [values_of(counted[name].records[record]) for name in heads] == [
+        [3.0],
+        [3.0],
+        [-3.0],
+        [pytest.approx(3.0)],
+    ]
+    assert own.against == set()
+
+
+@dataclass
+class Steady(Volunteer):
+    """A client of SCAFFOLD whose control variate is 1, or changes by a number a round after the first."""
+
+    change: float = 0.0
+
+    def __call__(self, message: Message) -> Message | None:
+        reply = super().__call__(message)
+        if reply is not None and message.metadata.message_type == "train":
+            first = message.content["config"][keys.SERVER_ROUND] == 1
+            reply.content[CONTROL_DELTA] = model(1.0 if first else self.change)
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("change", "cut", "controls"),
+    [
+        (-0.75, [0, 0, 1, 1], [5.0, 4.25, 4.0, 4.0]),  # 0.25 counts, -0.5 and -1.25 are against the others'
+        (0.75, [0, 0, 1, 1], [5.0, 5.0, 5.0, 5.0]),  # 1.75 and 2.5 count as the median, 1
+        (1.5, [0, 1, 1, 1], [5.0, 5.0, 5.0, 5.0]),  # so do 2.5 and 4; 5.5 is refused, what counted before stays
+    ],
+)
+def test_a_control_variate_is_bounded_and_not_its_changes_alone(
+    change: float, cut: list[int], controls: list[float]
+) -> None:
+    clients = {10 + k: Steady(f"c{k}", local=1.0, change=change if k == 4 else 0.0) for k in range(5)}
+    strategy = Scaffold(influence="bounded", evaluate_every=0)
+    totals: list[float] = []
+    before = {number: lambda: totals.extend(strategy.carried()["control-sum"]["w"]) for number in (2, 3, 4)}
+    _, watch = run(strategy, MemoryGrid(dict(clients)), 4, Watch(before=before))
+    assert [record.metrics["bounded"] for record in watch.records] == cut
+    assert [*totals, *strategy.carried()["control-sum"]["w"]] == pytest.approx(controls)
+    again = Scaffold(influence="bounded")
+    rounds_of(again).restore(rounds_of(strategy).state())
+    assert repr(again.carried()) == repr(strategy.carried())
+    assert repr(rounds_of(again).directions) == repr(rounds_of(strategy).directions)
+
+
+def test_a_bounded_run_that_kept_no_control_variates_of_clients_begins_with_zero() -> None:
+    before: dict[str, dict[str, Any]] = {
+        "control-taken": {"clients": ["c0"], "rounds": [3]},
+        "control-sum": {"w": np.ones(1, np.float32)},
+    }
+    for influence, control in (("bounded", 0.0), ("off", 1.0)):
+        strategy = Scaffold(influence=influence)
+        strategy.take_up(before)
+        told = strategy.wave(opened(strategy, 4, model(0.0)), [Member("c0", 1)])
+        assert values_of(told.records["control"]) == [control]
+        assert told.each["c0"]["scaffold.control-round"] == 3 * control
 
 
 def test_the_direction_is_carried_on_and_of_gradients_too() -> None:
@@ -362,15 +497,19 @@ def test_the_direction_is_carried_on_and_of_gradients_too() -> None:
     strategy = FedAvg(influence="bounded", evaluate_every=0)
     run(strategy, MemoryGrid(dict(clients)), 1)
     # From 0 to 1.0, 1.1, 1.1, 1.1: the longer ones are as long as the median.
-    assert strategy._direction.vectors["w"].tolist() == pytest.approx([0.5 * 1.075])
+    assert rounds_of(strategy).directions[keys.ARRAYS].vectors["w"].tolist() == pytest.approx([0.5 * 1.075])
     again = FedAvg(influence="bounded", evaluate_every=0)
-    again.restore(strategy.state())
-    assert again._direction.vectors["w"].tolist() == strategy._direction.vectors["w"].tolist()
-    assert "common-direction" not in FedAvg().state()
+    rounds_of(again).restore(rounds_of(strategy).state())
+    assert (
+        rounds_of(again).directions[keys.ARRAYS].vectors["w"].tolist()
+        == rounds_of(strategy).directions[keys.ARRAYS].vectors["w"].tolist()
+    )
+    assert "common-direction" in rounds_of(strategy).state(), "the name in checkpoints of before"
+    assert "common-direction" not in rounds_of(FedAvg()).state()
     gradients = {10 + k: Volunteer(f"c{k}", local=1.0, metrics={keys.LOSS: 9.0}) for k in range(4)}
     adagd = AdaGD(influence="bounded", evaluate_every=0, step_size=0.1, precision=0.3)
     run(adagd, MemoryGrid(dict(gradients)), 1)
-    assert adagd._direction.vectors["w"].tolist() == pytest.approx([0.5])
+    assert rounds_of(adagd).directions[keys.ARRAYS].vectors["w"].tolist() == pytest.approx([0.5])
 
 
 @pytest.mark.parametrize("last", [9.0, 0.8])

@@ -12,6 +12,7 @@ from fedappeal.protocol.metric import Metric
 from server.checkpoints import Checkpoint
 from strategies import FedAvg
 from strategies.rounds.round import Round
+from strategies.rounds.strategy import rounds_of
 from strategies.rounds.sums.last_good import DIVERGED, LOST, ROLLED_BACK, ROLLED_BACK_TO
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 
@@ -84,8 +85,8 @@ def test_the_run_goes_back_to_the_last_good_model_and_on(every: int) -> None:
         assert lines(watch) == {6: 3}
         assert values_of(result.arrays) == [6.0]
     assert strategy.moved == values_of(result.arrays)[0], "what the strategy carries is of the same time"
-    assert not strategy.finished
-    assert strategy.record.server_round == 9
+    assert not rounds_of(strategy).finished
+    assert rounds_of(strategy).record.server_round == 9
 
 
 def test_the_initial_model_is_good_until_one_is_known_to_be() -> None:
@@ -101,7 +102,7 @@ def test_the_initial_model_is_good_until_one_is_known_to_be() -> None:
 def test_three_in_a_row_end_the_run_with_the_last_good_model() -> None:
     grid, strategy = federation(), Counting()
     result, watch = run(strategy, grid, 30, attacked(grid, (3, 4, 6, 7, 8, 9)))
-    assert strategy.finished == LOST
+    assert rounds_of(strategy).finished == LOST
     assert lines(watch) == {3: 2, 4: 2, 6: 5, 7: 5, 8: 5}, "a good model between them begins the count again"
     assert values_of(result.arrays) == [3.0]
 
@@ -121,7 +122,7 @@ def test_divergence_that_follows_a_useless_model_is_undone() -> None:
     result, watch = run(strategy, grid, 8)
     # From round 3 on no client can train: after three such rounds the run would have diverged, and is evaluated.
     assert lines(watch) == {5: 0}
-    assert strategy.finished != DIVERGED
+    assert rounds_of(strategy).finished != DIVERGED
     assert values_of(result.arrays) == [3.0], "rounds 6 to 8"
 
 
@@ -166,7 +167,7 @@ def test_errors_count_against_the_replies_that_report_no_loss(liars: int, useles
     """Else three clients could end the run of any number that report none."""
     strategy, quiet = FedAvg(), lambda value: {"accuracy": 0.5}
     _, watch = run(strategy, federation(*[LIES["an error"]] * liars, *[quiet] * (6 - liars)), 4)
-    assert (len(lines(watch)), strategy.finished) == ((3, LOST) if useless else (0, ""))
+    assert (len(lines(watch)), rounds_of(strategy).finished) == ((3, LOST) if useless else (0, ""))
 
 
 def test_one_answer_alone_makes_no_model_good() -> None:
@@ -178,7 +179,7 @@ def test_one_answer_alone_makes_no_model_good() -> None:
     grid.nodes[10].says = lambda value: {keys.LOSS: 0.1}  # type: ignore[union-attr]
     strategy = FedAvg(round_timeout=5.0)
     run(strategy, grid, 3, watch)
-    assert strategy._last_good.server_round == 0
+    assert rounds_of(strategy).last_good.server_round == 0
 
 
 # -- a run that continues --------------------------------------------------------------------------------
@@ -200,14 +201,14 @@ def test_a_run_that_continues_goes_back_as_if_it_had_not_stopped(
     watch = attacked(grid, bad)
 
     def killed() -> None:
-        Checkpoint(stop, model(0), model(*watch.models[-1]), first.state()).write(file)
+        Checkpoint(stop, model(0), model(*watch.models[-1]), rounds_of(first).state()).write(file)
         raise Stopped
 
     watch.after[stop] = killed
     with pytest.raises(Stopped):
         run(first, grid, 9, watch)
     read, again = Checkpoint.read(file), Counting(evaluate_every=3)
-    again.restore(read.state)
+    rounds_of(again).restore(read.state)
     result, later = run(again, grid, 9, attacked(grid, bad), arrays=read.arrays, first_round=stop + 1)
     assert values_of(result.arrays) == values_of(whole.arrays)
     assert lines(watch) | lines(later) == lines(expected)
@@ -220,17 +221,17 @@ def test_the_last_good_model_is_in_a_checkpoint_only_where_it_is_no_other_model_
     sizes: list[int] = []
     watch = attacked(grid, (3,))
     for number in range(1, 6):
-        watch.after[number] = lambda: sizes.append(len(strategy.state()))
+        watch.after[number] = lambda: sizes.append(len(rounds_of(strategy).state()))
     run(strategy, grid, 5, watch)
     assert sizes == [2, 2, 4, 2, 2], "after round 3 the run's model is not the last good one, nor the initial one"
 
 
 def test_a_checkpoint_of_an_earlier_version_is_taken_as_good() -> None:
-    old = RecordDict(dict(Counting().state()))
+    old = RecordDict(dict(rounds_of(Counting()).state()))
     for key in ("good-round", "good-model", "rolled-back"):
         del old.config_records["volunteers"][key]
     again, grid = Counting(), federation()
-    again.restore(old)
+    rounds_of(again).restore(old)
     _, watch = run(again, grid, 5, attacked(grid, (5,)), arrays=model(7.0), first_round=5)
     assert lines(watch) == {5: 4}
     assert watch.models == [[7.0]]
@@ -238,7 +239,7 @@ def test_a_checkpoint_of_an_earlier_version_is_taken_as_good() -> None:
 
 def test_an_answer_out_of_the_bounds_of_the_tasks_own_metric_is_left_out() -> None:
     strategy, grid = FedAvg(), federation(lambda value: {keys.LOSS: value, "auc": 1e300})
-    strategy.metric = Metric("auc", low=0.0, high=1.0)
+    rounds_of(strategy).setup.metric = Metric("auc", low=0.0, high=1.0)
     _, watch = run(strategy, grid, 1)
     (record,) = watch.records
     assert sorted(record.measured) == ["c1", "c2", "c3", "c4", "c5"]
@@ -260,7 +261,7 @@ def test_a_finite_loss_out_of_all_proportion_is_lost_from_the_first_round_on() -
     _, watch = run(strategy, grid, 3, attacked(grid, (1,)))
     assert lines(watch) == {1: 0}
     assert watch.models == [[0.0], [1.0], [2.0]]
-    assert (strategy._last_good.best, strategy._last_good.initial) == (1.0, 2.3)
+    assert (rounds_of(strategy).last_good.best, rounds_of(strategy).last_good.initial) == (1.0, 2.3)
 
 
 @pytest.mark.parametrize(("third", "back"), [(99.0, {}), (101.0, {3: 2}), (1e4, {3: 2})])
@@ -290,5 +291,5 @@ def test_the_best_loss_is_in_a_checkpoint() -> None:
     grid = federation(*[told({0.0: 2.3, 1.0: 2.0, 2.0: 1.0}) for _ in range(6)])
     strategy, again = FedAvg(), FedAvg()
     run(strategy, grid, 2)
-    again.restore(strategy.state())
-    assert (again._last_good.best, again._last_good.initial) == (1.0, None)
+    rounds_of(again).restore(rounds_of(strategy).state())
+    assert (rounds_of(again).last_good.best, rounds_of(again).last_good.initial) == (1.0, None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import Elsewhere, Kept, Part, Sums, record_elsewhere
+from fedappeal.protocol.packing import ModelHandle, ModelPlace, Summand, Sums, record_of_handle
 from strategies.rounds.refusal import Refused
 from strategies.rounds.sums.weighted_sum import WeightedSum
 
@@ -152,7 +152,7 @@ class Far:
     def __init__(self, values: list[NDArray[np.generic]]) -> None:
         self.values = values
 
-    def fold(self, parts: Sequence[Part]) -> list[Sums]:
+    def fold(self, parts: Sequence[Summand]) -> list[Sums]:
         terms = [part.weight * self.values[int(part.model.kept.key[0])].astype(np.float64) for part in parts]
         return [{"w": np.sum(terms[:1], axis=0)}, {"w": np.sum(terms[1:], axis=0)}]
 
@@ -162,8 +162,8 @@ def test_models_that_stay_elsewhere_count_as_those_that_are_here() -> None:
     far, total = Far(drawn), WeightedSum(record(w=sent))
     total.add(record(w=drawn[0]), 2.0)
     for k in (1, 2, 3):
-        model = Elsewhere(far, Kept((str(k), "arrays")), {"w": ((40,), "float32")}, 160, "", False)
-        total.add(record_elsewhere(model), 1.0 + k)
+        model = ModelHandle(far, ModelPlace((str(k), "arrays")), {"w": ((40,), "float32")}, 160, "", False)
+        total.add(record_of_handle(model), 1.0 + k)
     total.add(record(w=drawn[4]), 0.5)
     expected = np.average(np.stack(drawn).astype(np.float64), axis=0, weights=[2.0, 2.0, 3.0, 4.0, 0.5])
     mean = total.combine(keep=0.0, scale=1 / total.weight)["w"].numpy()

@@ -1,0 +1,244 @@
+"""Our learner: a task's model and a client's data, trained and measured by torch, alone or beside others."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from client.data.cache import Cache, pick_device
+from client.learner import GRADIENT, PATH, PERSONAL, RECORDS, RULES, SPLITS, Job, Learner, Learners, Sent, stretch
+from client.limits.room import Room
+from client.settings import NodeSettings
+from client.training.models import arrays_of
+from client.training.noise import KEYED, Noise
+from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
+from fedappeal.core.algorithm import ClientSide
+from fedappeal.core.requirement import Evaluation
+from fedappeal.protocol import keys
+from fedappeal.protocol.draws import Minibatches
+from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.share import ALL, share_of
+from fedappeal.tasks.task import Task
+from fedappeal.trained.card import ModelCard
+
+MODELS = 4
+"""Models of runs that are kept."""
+
+
+class TaskModel:
+    """A task and its model on a device, as clients of a run share them; read-only.
+
+    Attributes:
+        task: the task.
+        device: where clients train.
+        initial: w_0.
+        parts: which of its arrays travel, and which stay.
+        model: a model on the device, for its structure: its values do not last.
+        layout: layout of what travels.
+        trainable: names of the trainable parameters that travel, in the model's order.
+        fingerprint: the task's.
+    """
+
+    def __init__(self, task: Task, seed: int, device: torch.device, cache: Cache) -> None:
+        self.task, self.device, self.fingerprint = task, device, task.fingerprint
+        self.initial, self.parts = cache.initial(task, seed), cache.parts(task, seed)
+        self.model = cache.scratch_model(task, seed, device)
+        self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
+        shared = set(self.parts.shared)
+        self.trainable = [name for name, p in self.model.named_parameters() if p.requires_grad and name in shared]
+
+
+class TaskLearners(Learners):
+    """Makes learners of a run's task, on data that are loaded or given.
+
+    Attributes:
+        cache: what the clients share.
+    """
+
+    def __init__(
+        self,
+        arithmetic: Arithmetic | None = None,
+        data: Callable[[int], ClientData] | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            arithmetic: trains and measures; None: one client at a time.
+            data: a simulator's, a client's data by its number; None: loaded for each client.
+            cache: as the attribute; None: one of their own.
+        """
+        self.cache = cache or Cache()
+        self._data, self.simulated = data, data is not None
+        self._arithmetic = arithmetic or Arithmetic()
+        self._model = lru_cache(maxsize=MODELS)(self._load)
+
+        super().__init__(self._learner)
+
+    def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> "TaskLearner":
+        of_task = self._model(config, node.of_any_client())
+        task, device, held_out = of_task.task, of_task.device, config.holds_out
+        if self._data is not None:
+            data = self._data(node.partition_id)
+        elif node.data:
+            data = self.cache.own_data(task, node.data, client_id, device, node.columns, held_out)
+        else:
+            data = self.cache.data(task, node.partition_id, device, held_out)
+        return TaskLearner(config, of_task, data, client_id, node.partition_id, self._arithmetic)
+
+    def _load(self, config: RunConfig, node: NodeSettings) -> TaskModel:
+        device = pick_device(node.device)
+        task = self.cache.task(config.task_settings(), node.data_dir, node.allowed)
+        return TaskModel(task, config.seed, device, self.cache)
+
+    @property
+    def room(self) -> Room | None:
+        """The cache's, which asks it."""
+        return self.cache.room
+
+    @room.setter
+    def room(self, room: Room | None) -> None:
+        self.cache.room = room
+
+    def strategy_of(self, config: RunConfig) -> ClientSide | None:
+        """Return a run's strategy in place of the one that its settings name; None: that one."""
+        return self.cache.strategy_of(config)
+
+    def clear(self) -> None:
+        """Let go of what is shared; learners that are kept have theirs still."""
+        self.cache.clear()
+        self._model.cache_clear()
+
+
+class TaskLearner(Learner):
+    """One client's share of a task, or its own data in the task's form.
+
+    Attributes:
+        task: the task.
+        data: the client's data on its device.
+        parts: which of the model's arrays travel, and which stay.
+    """
+
+    can = frozenset({SPLITS, RULES, RECORDS, GRADIENT, PERSONAL, PATH})
+
+    def __init__(
+        self,
+        config: RunConfig,
+        of_task: TaskModel,
+        data: ClientData,
+        client_id: str,
+        place: int,
+        arithmetic: Arithmetic,
+    ) -> None:
+        """Take what is loaded.
+
+        Args:
+            config: the run's settings.
+            of_task: what the clients share.
+            data: the client's data on its device.
+            client_id: whose draws they are.
+            place: the client's number in the task; -1: it has none.
+            arithmetic: trains and measures.
+        """
+        self._of_task, self.data = of_task, data
+        self._seed, self._loss_mode, self._hold_out = config.seed, config.loss_mode, config.holds_out
+        self._keyed = config.dropout_noise == KEYED
+        self._client_id, self._place, self._arithmetic = client_id, place, arithmetic
+        self.task, self.parts, self.expects = of_task.task, of_task.parts, of_task.layout
+        self.model, self.device, self.trainable = of_task.model, of_task.device, of_task.trainable
+        self.fingerprint, self.share = of_task.fingerprint, share_of(self.task)
+        self.personal, self.trains_personal = self.parts.personal, bool(self.parts.personal_trained)
+
+    @property
+    def data_fingerprint(self) -> str:  # type: ignore[override]
+        """Of the client's data."""
+        return self.data.fingerprint
+
+    @property
+    def holds_out(self) -> bool:  # type: ignore[override]
+        """Whether the client holds data out: where the run asks for it, and it has enough."""
+        return self._hold_out and self.data.held_out is not None
+
+    def examples(self, split: str) -> int:
+        """Return the number of examples of a split.
+
+        Raises:
+            ConfigError: for another name.
+        """
+        if split == keys.HELD_OUT_SPLIT and (held_out := self.data.held_out) is not None:
+            return len(held_out)
+        if split not in (keys.TRAIN_SPLIT, keys.TEST_SPLIT, keys.HELD_OUT_SPLIT):
+            raise ConfigError(f"{keys.SPLIT} = '{split[:40]}' is not allowed: {keys.TRAIN_SPLIT}, {keys.TEST_SPLIT}")
+        return self.data.counts[split == keys.TEST_SPLIT]
+
+    def measure(self, arrays: Arrays, split: str, sent: Sent | None = None) -> Evaluation:
+        """Return a model's loss and metrics on a split; with dropout on where ``loss-mode = training`` says so."""
+        data = self.data.train if split == keys.TRAIN_SPLIT else self.data.test
+        if split == keys.HELD_OUT_SPLIT:
+            data = self.data.held_out or self.data.train
+        shared, noise = ("" if sent is None or self.personal else sent.model), None
+        if self._loss_mode == "training" and split == keys.TRAIN_SPLIT:
+            # With noise of its own a client's measurement is like no other's, though the model is the same.
+            purpose, server_round = ("requirement", 0) if sent is None else ("loss", sent.server_round)
+            shared, noise = "", Noise(self._seed, f"{self._client_id}/{purpose}", server_round, self._keyed)
+        request = EvaluateRequest(
+            self.task, self.model, self._place, data, arrays, split, shared, noise, self.precision
+        )
+        return self._arithmetic.evaluate(request)
+
+    def train(self, arrays: Arrays, job: Job) -> Arrays:
+        """Return the model that a local rule trains from another on this client's own data."""
+        data, rule, training = self.data.train, job.rule, job.training
+        batches: NDArray[np.int64] | Minibatches
+        if job.batches is not None:
+            batches = job.batches
+        else:
+            batches = self._minibatches(job, training.steps(len(data)) * rule.draws())
+        return self._arithmetic.train(
+            TrainRequest(
+                task=self.task,
+                model=self.model,
+                place=self._place,
+                data=data,
+                arrays=arrays,
+                rule=rule,
+                training=training,
+                batches=batches,
+                seed=self._seed,
+                client_id=self._client_id,
+                server_round=job.server_round,
+                purpose=job.purpose,
+                deadline=job.deadline,
+            )
+        )
+
+    def path(self, arrays: Arrays, job: Job, stretches: int) -> Iterator[Arrays]:
+        """Yield the models after each of some stretches of a training."""
+        drawn = np.asarray(self._minibatches(job, job.training.steps(len(self.data.train))))
+        for number, batches in enumerate(np.array_split(drawn, stretches), 1):
+            arrays = self.train(arrays, stretch(job, number, batches))
+            yield arrays
+
+    def _minibatches(self, job: Job, draws: int) -> Minibatches:
+        size, examples = job.training.batch_size, len(self.data.train)
+        return Minibatches(self._seed, self._client_id, job.server_round, examples, draws, size, job.purpose)
+
+    def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
+        """Return the gradient of a model's mean training loss; None: over all examples."""
+        request = GradientRequest(self.task, self.model, self._place, self.data.train, arrays, batch)
+        return self._arithmetic.gradient(request)
+
+    def initial(self, names: Sequence[str]) -> Arrays:
+        """Return arrays of the task's own w_0."""
+        return arrays_of(self._of_task.initial, names)
+
+    def card(self, config: RunConfig, **facts: Any) -> ModelCard:
+        """Return the card of a model that is kept, with all that is needed to use it."""
+        names = tuple(sorted(facts.pop("names")))
+        shared = names if self.parts.fixed else ALL
+        return ModelCard.of(self.task, config, shared=shared, scaling=self.data.scaling, **facts)

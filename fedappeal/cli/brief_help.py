@@ -1,0 +1,109 @@
+"""`--help` of commands with many options: those that people use, in groups; `--help-all` shows all."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from typer.core import TyperCommand, TyperGroup
+
+Groups = Mapping[str, Sequence[str]]
+"""Names of options by their group's heading."""
+
+_LEARNING = {
+    "What is learned": ("task", "model", "strategy", "set"),
+    "Clients": ("clients", "clients_per_round", "partition", "participation", "requirement"),
+    "Training": ("rounds", "local_steps", "batch_size", "learning_rate", "mandatory_rounds", "seed"),
+}
+RUNS: Mapping[str, Groups] = {
+    "simulate": {
+        **_LEARNING,
+        "This machine": ("data_dir", "device", "workers"),
+        "What is shown": ("out", "page", "track", "against", "sweep"),
+    },
+    "local": {
+        **_LEARNING,
+        "This machine": ("data_dir", "device"),
+        "What is shown": ("out", "page", "track", "against", "report"),
+    },
+    "submit": {
+        "SuperLink": ("superlink", "root_certificates", "insecure", "detach"),
+        **_LEARNING,
+        "What is shown": ("out", "page", "track"),
+    },
+    "check": {
+        "The plug-in": ("conformance", "set", "data_dir"),
+        "The run in which it is tried": ("task", "model", "strategy", "participation", "clients", "rounds"),
+    },
+}
+CLIENT: Groups = {
+    "SuperLink": ("superlink", "transport", "root_certificates", "key", "insecure"),
+    "Data": ("data", "features", "label", "partition_id", "num_partitions", "data_dir"),
+    "What its owner decides": ("participation", "goodwill", "limits", "allow", "set"),
+    "This device": ("state_dir", "device", "page", "page_port"),
+}
+LIMITS: Groups = {
+    "Limits": ("max_steps", "max_seconds", "max_rounds", "max_cpu", "max_traffic", "hours", "mains_only"),
+    "This command": ("reset", "state_dir"),
+}
+_ALL = "help_all"
+
+
+def _help_all() -> click.Option:
+    def show(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+        if wanted and not context.resilient_parsing:
+            context.meta[_ALL] = True
+            click.echo(context.get_help(), color=context.color)
+            context.exit()
+
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="all options: these are the usual ones",
+    )
+
+
+class _BriefHelp(click.Command):
+    """The base of commands and groups whose help shows groups of options."""
+
+    groups: Groups
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.params.append(_help_all())
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if ctx.meta.get(_ALL):
+            super().format_help(ctx, formatter)
+            return
+        brief = copy.copy(self)  # parsing and completion know all options
+        panels = {name: heading for heading, names in self.groups.items() for name in names}
+        order = list(panels)
+        brief.params = sorted(
+            (_in_panel(parameter, panels) for parameter in self.params),
+            key=lambda p: order.index(p.name) if p.name in panels else -1,
+        )
+        super(_BriefHelp, brief).format_help(ctx, formatter)
+
+
+def _in_panel(parameter: click.Parameter, panels: Mapping[str, str]) -> Any:
+    """Return a copy of a parameter in its panel, hidden without a panel."""
+    shown: Any = copy.copy(parameter)
+    if isinstance(parameter, click.Option):
+        shown.hidden = shown.hidden or shown.name not in (*panels, _ALL)
+        if shown.name in panels:
+            shown.rich_help_panel = panels[shown.name]
+    return shown
+
+
+def brief_command(groups: Groups) -> type[TyperCommand]:
+    """Return the class of a command whose help shows these groups of options."""
+    return type("Command", (_BriefHelp, TyperCommand), {"groups": groups})
+
+
+def brief_group(groups: Groups) -> type[TyperGroup]:
+    """Return a group class whose help shows groups of options."""
+    return type("Group", (_BriefHelp, TyperGroup), {"groups": groups})

@@ -1,0 +1,143 @@
+"""Caches a SQL-backed SuperLink's look-ups for a quarter of a second, and batches its traffic counters.
+
+At every request for an object Flower looks up the node's key, ends expired tasks and looks up the run (a transaction
+that writes), and adds the object's bytes to the run's traffic (another one). Within a quarter of a second the answers
+are the same, and sums may be added up first. A SuperLink in memory does all that in microseconds and is left alone.
+
+So a run that has just ended takes replies for up to `REMEMBERED` seconds more, and the traffic that Flower reports is
+up to `TRAFFIC_EVERY` seconds old; as much of it is lost when the SuperLink ends.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from flwr.server.superlink.linkstate import SqlLinkState
+from flwr.supercore.logger import FLOWER_LOGGER
+
+from fedappeal.flower.processes import replace_name
+from fedappeal.flower.versions import fleet_handlers
+
+REMEMBERED = 0.25
+"""Seconds for which an answer is remembered."""
+TRAFFIC_EVERY = 1.0
+"""Seconds between two additions to the runs' traffic."""
+LOCKED_FOR = 60.0
+"""Seconds for which one writer waits for another; after Flower's 5 a busy machine ends runs: "database is locked"."""
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Remembered(Generic[K, V]):
+    """A cache whose answers are valid for `REMEMBERED` seconds.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.forget()
+
+    def get(self, key: K, ask: Callable[[], V], lasting: Callable[[V], bool]) -> V:
+        """Return the answer for a key; ``lasting``: whether an answer may be remembered."""
+        if self._clock() >= self._until:
+            self.forget()
+        answers = self._answers  # an answer that was asked for before `forget` goes with it
+        if key in answers:
+            return answers[key]
+        answer = ask()
+        if lasting(answer):
+            answers[key] = answer
+        return answer
+
+    def forget(self) -> None:
+        """Forget all answers."""
+        self._answers, self._until = dict[K, V](), self._clock() + REMEMBERED
+
+
+class TrafficCounters:
+    """The runs' bytes that are not yet added to the database.
+
+    Args:
+        store: Flower's `store_traffic`.
+    """
+
+    def __init__(self, store: Callable[..., None]) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._runs: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+
+    def add(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+        """Add to a run's counted bytes.
+
+        Arguments and errors as Flower's, but for a run that is not known.
+        """
+        if min(bytes_sent, bytes_recv) < 0 or bytes_sent == bytes_recv == 0:
+            self._store(run_id, bytes_sent=bytes_sent, bytes_recv=bytes_recv)  # raises
+        with self._lock:
+            run = self._runs[run_id]
+            run[0] += bytes_sent
+            run[1] += bytes_recv
+
+    def write(self) -> None:
+        """Add the batched bytes to the database."""
+        with self._lock:
+            runs = dict(self._runs)
+            self._runs.clear()
+        for run_id, (sent, received) in runs.items():
+            try:
+                self._store(run_id, bytes_sent=sent, bytes_recv=received)
+            except Exception:  # a figure for information, and nothing waits for it
+                FLOWER_LOGGER.warning("the traffic of run %s is not recorded", run_id)
+
+    def write_always(self) -> None:
+        """Write every `TRAFFIC_EVERY` seconds, without end."""
+        while True:
+            time.sleep(TRAFFIC_EVERY)
+            self.write()
+
+
+def _wait_longer(connection: Any, _: object) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {1000 * LOCKED_FOR:.0f}")
+
+
+def cache_database(state: Any) -> None:
+    """Cache a database link state's look-ups, and batch its traffic counters.
+
+    A link state in memory is left as it is.
+    """
+    if not isinstance(state, SqlLinkState):
+        return
+    from sqlalchemy import event  # loaded by then: a SuperLink in memory starts without it
+
+    engine: Any = state._engine
+    event.listen(engine, "connect", _wait_longer)
+    engine.dispose()  # connections that are there are made anew
+    nodes: Remembered[bytes, int | None] = Remembered()
+    runs: Remembered[tuple[int, tuple[str, ...]], str | None] = Remembered()
+    handlers = fleet_handlers()
+    node_id_of, delete_node, check = state.get_node_id_by_public_key, state.delete_node, handlers.check_abort
+
+    def node_id(public_key: bytes) -> int | None:
+        return nodes.get(public_key, lambda: node_id_of(public_key), lambda node: node is not None)
+
+    def delete(owner_aid: str, node_id: int) -> None:
+        try:
+            delete_node(owner_aid, node_id)
+        finally:
+            nodes.forget()
+
+    def check_abort(run_id: int, abort_status_list: list[str], of: Any) -> str | None:
+        key = (run_id, tuple(abort_status_list))
+        return runs.get(key, lambda: check(run_id, abort_status_list, of), lambda problem: problem is None)
+
+    traffic = TrafficCounters(state.store_traffic)
+    replace_name(state, "get_node_id_by_public_key", node_id)
+    replace_name(state, "delete_node", delete)
+    replace_name(state, "store_traffic", traffic.add)
+    replace_name(handlers, "check_abort", check_abort)
+    threading.Thread(target=traffic.write_always, name="traffic", daemon=True).start()

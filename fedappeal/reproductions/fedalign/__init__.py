@@ -1,0 +1,1 @@
+"""FedALIGN: its figures and its theorem."""

@@ -1,0 +1,109 @@
+"""What looks on at a run: a screen, trackers, metrics, a page; and how a run ends that did not finish."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedappeal.runs.plan import RunPlan
+
+if TYPE_CHECKING:  # which loads all of Flower's Control API
+    from fedappeal.federation.remote import RemoteSuperLink
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
+class RunUnfinished(Exception):
+    """A run did not finish.
+
+    Attributes:
+        lines: what a command says of it.
+        code: its exit code.
+    """
+
+    def __init__(self, *lines: str, code: int = 1) -> None:
+        super().__init__(*lines)
+        self.lines = lines
+        self.code = code
+
+
+class Screen(Protocol):
+    """The view of one run."""
+
+    rounds: list[dict[str, Any]]
+
+    def heading(self) -> None:
+        """Show what is about to run."""
+
+    def start(self, doing: str = ...) -> None:
+        """Show what is about to run, and begin to show progress."""
+
+    def doing(self, text: str) -> None:
+        """Show what is being done, or waited for, before rounds are shown."""
+
+    def watch(self, kind: str, line: dict[str, Any]) -> None:
+        """Show a new line of the run's folder."""
+
+    def stop(self) -> None:
+        """Stop showing progress."""
+
+    def summary(self) -> None:
+        """Show what came out."""
+
+
+class SeveralRuns(Protocol):
+    """The view, or the trackers, of several runs."""
+
+    def update(self) -> None:
+        """Look at the runs' folders; called a few times a second."""
+
+    def ended(self, number: int, reason: str) -> None:
+        """Record that a run is over.
+
+        ``reason``: why it failed, or empty.
+        """
+
+
+class Observers(Protocol):
+    """The observers of runs: screen, trackers, metrics and page."""
+
+    def screen(self, plan: RunPlan, data: str | None = None, name_of: Callable[[str], str] = str) -> Screen:
+        """Return the view of a run.
+
+        Args:
+            plan: the run.
+            data: how the data is spread over the clients; None: as the task says; empty: that is not known here.
+            name_of: returns what a client-id is called.
+        """
+
+    def rounds(
+        self, screen: Any, name: str, completed: int
+    ) -> AbstractContextManager[Callable[[Mapping[str, Any]], None]]:
+        """Return a block that shows this process's rounds; it yields their receiver."""
+
+    def several(self, plans: Sequence[RunPlan]) -> AbstractContextManager[Sequence[SeveralRuns]]:
+        """Return a block that shows and tracks several runs; it yields both observers."""
+
+    def watch(
+        self, folder: Path, superlink: "RemoteSuperLink | None" = None, connects: bool = False
+    ) -> AbstractContextManager[Callable[["RemoteSuperLink"], None]]:
+        """Return a block in which a run's trackers, metrics and page work.
+
+        Args:
+            folder: the run's.
+            superlink: the long-running SuperLink that has it; None: the run is this command's own.
+            connects: whether the run's clients connect to a SuperLink.
+
+        Yields:
+            What is told the command's own SuperLink, once that has begun.
+        """
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+
+    def complain(self, line: str) -> None:
+        """Say that something is wrong with the run's files."""
+
+    def alive(self, seconds: float) -> None:
+        """Take note of a sign of life, which is good for some seconds."""

@@ -1,0 +1,53 @@
+"""The messages that clients are sent in a round."""
+
+from collections.abc import Mapping, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from fedappeal.protocol import keys
+from fedappeal.settings.config import Scalar
+from strategies.rounds.exchange.exchange import Addressed
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.round import Instructions
+
+
+def train_messages(
+    members: Sequence[Member],
+    arrays: ArrayRecord,
+    config: Mapping[str, Scalar],
+    instructions: Instructions,
+    ttl: float,
+) -> list[Addressed]:
+    """Return one TRAIN message for each client.
+
+    Args:
+        members: the clients.
+        arrays: the global model.
+        config: general settings; those of the instructions count before them, but for the round's own keys.
+        instructions: what the strategy tells.
+        ttl: seconds until the deadline.
+    """
+    last = {key: config[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
+    to_all = {**config, **instructions.all, **last}
+    shared = RecordDict({keys.ARRAYS: arrays, **instructions.records, keys.CONFIG: ConfigRecord(dict(to_all))})
+    messages = []
+    for member in members:
+        to_one = instructions.each.get(member.client_id)
+        content = shared.copy()
+        if to_one:
+            content[keys.CONFIG] = ConfigRecord({**to_all, **to_one})
+        messages.append((member, _message(member, MessageType.TRAIN, content, to_all, ttl)))
+    return messages
+
+
+def evaluate_messages(
+    members: Sequence[Member], arrays: ArrayRecord, config: Mapping[str, Scalar], ttl: float
+) -> list[Addressed]:
+    """Return one EVALUATE message for each client; ``config``: theirs, ``ttl``: seconds."""
+    content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: ConfigRecord(dict(config))})
+    return [(m, _message(m, MessageType.EVALUATE, content.copy(), config, ttl)) for m in members]
+
+
+def _message(member: Member, kind: str, content: RecordDict, config: Mapping[str, Scalar], ttl: float) -> Message:
+    group = str(config[keys.SERVER_ROUND])
+    return Message(content, member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)

@@ -1,0 +1,190 @@
+"""The intake of one round: replies are checked, bounded, refused or added, then combined."""
+
+import copy
+import logging
+
+from flwr.app import ArrayRecord, Message
+
+from fedappeal.core.places import place_of
+from fedappeal.protocol.keys import Decision
+from fedappeal.settings.config import ConfigError
+from strategies.rounds.algorithm import Algorithm
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.replies import read_train
+from strategies.rounds.refusal import NoAnswer, NotFinite, Refused, unexpected
+from strategies.rounds.reply import checked_weight
+from strategies.rounds.round import ABSENT, KEEP_MODEL, Reply, Round, log
+from strategies.rounds.sums.influence import Bounds, Sent
+from strategies.rounds.sums.last_good import Divergence
+from strategies.rounds.sums.weighted_sum import finite
+
+logger = logging.getLogger("fedappeal")
+_AT_FAULT = 3
+"""Clients for which a strategy fails, all that would have joined, before its error ends the run; all where fewer."""
+
+
+class Intake:
+    """Takes the replies of one round, and makes the next model.
+
+    Attributes:
+        round: the round.
+        alone: whether the model stays because clients whose influence was cut are nearly alone.
+    """
+
+    def __init__(self, round: Round, algorithm: Algorithm, divergence: Divergence) -> None:
+        """Begin.
+
+        Args:
+            round: the round, which the algorithm has begun.
+            algorithm: adds the replies up.
+            divergence: told which replies are finite.
+        """
+        self.round = round
+        self.alone = False
+        self._algorithm, self._divergence = algorithm, divergence
+        self._influence = type(algorithm).influence(algorithm)
+        self._faults: list[Exception] = []
+        """Errors that no check foresaw, one for each client whose reply met one."""
+
+    def take(self, member: Member, message: Message) -> None:
+        """Check one reply and add it, or count why not."""
+        record, members = self.round.record, self.round.members
+        try:
+            reply = read_train(member, message, self._algorithm.reply_records)
+            decision = reply.decision.label
+            if reply.decision is Decision.LEFT:
+                members.left.add(member.client_id)
+            elif reply.decision is Decision.JOINED:
+                most = self.round.shared.clients_per_round
+                if most and record.count("joined") >= most:
+                    decision = "surplus"
+                else:
+                    self._add(self._influence.updates(self.round, reply))
+            record.decisions[member.client_id] = decision
+            members.unusable.succeed(member.client_id)
+            self._divergence.note(member.client_id, finite=True)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever one client sent, it must not end the run
+            self._leave_out(member, error)
+
+    def _add(self, reply: Reply) -> None:
+        """Add a reply; where influence is bounded, the replies that need not wait any more."""
+        round, bounds = self.round, self.round.bounds
+        if bounds is None:
+            self._algorithm.add(round, reply)
+            return
+        round.sum.check(reply.arrays)
+        unit = round.lr_share * self._influence.update_unit(round, reply)
+        if (log_weight := self._influence.log_weight(round, reply)) is None:
+            log_weight = log(checked_weight(self._algorithm.weight(reply)))
+        for sent in bounds.admit(reply, log_weight, unit):
+            if sent.reply is reply:
+                self._algorithm.add(round, bounds.bounded(sent))
+            else:
+                self._add_held(sent, bounds)
+
+    def _add_held(self, sent: Sent, bounds: Bounds) -> None:
+        """Add a reply that has waited: what is wrong with it concerns its own client."""
+        try:
+            self._algorithm.add(self.round, bounds.bounded(sent))
+        except ConfigError:
+            raise
+        except Exception as error:
+            self._leave_out(sent.reply.member, error)
+
+    def _leave_out(self, member: Member, error: Exception) -> None:
+        record, client = self.round.record, member.client_id
+        if not isinstance(error, NoAnswer):
+            self.round.members.unusable.fail(client)
+        if isinstance(error, Refused):
+            record.fail(client, str(error), ABSENT if isinstance(error, NoAnswer) else "failed")
+            if isinstance(error, NotFinite):
+                self._divergence.note(client, finite=False)
+            return
+        logger.debug("round %d: reply of %s", self.round.number, client, exc_info=error)
+        record.fail(client, unexpected(error))
+        # A traceback keeps the reply's model in memory: that of the first one says enough.
+        self._faults.append(error.with_traceback(None) if self._faults else error)
+
+    def close(self) -> None:
+        """Take no further reply; add those that have waited.
+
+        Raises:
+            Exception: the algorithm's own error, where it met so many clients that it is at fault.
+        """
+        bounds, record = self.round.bounds, self.round.record
+        if bounds is not None:
+            for sent in bounds.release():
+                self._add_held(sent, bounds)
+        if self._faults and not record.count("joined") and len(self._faults) >= min(_AT_FAULT, len(record.decisions)):
+            raise self._faults[0]  # no single client ends a run of others
+
+    def next_model(self) -> ArrayRecord | None:
+        """Return the next global model; None where it stays.
+
+        Raises:
+            ConfigError: the algorithm returned something else than a model like the one that was sent.
+        """
+        bounds = self.round.bounds
+        model = self._finished() if bounds is None else self._finished_bounded(bounds)
+        if model is not None and not finite(model):
+            # Finite claims can still be absurd: the federation must not be lost to one of them.
+            logger.warning("round %d: the new model is not finite; the old one stays", self.round.number)
+            self.round.metrics["not_finite"] = 1.0
+            return None
+        return model
+
+    def _finished_bounded(self, bounds: Bounds) -> ArrayRecord | None:
+        """Return the next model; None where clients that were cut are nearly alone: then all are asked next.
+
+        In that case the algorithm takes up what it carried before the round: it remembers only models that count.
+        """
+        algorithm = self._algorithm
+        self.round.metrics["bounded"] = float(len(bounds.cut | bounds.against))
+        # An algorithm that refuses joiners does so when it finishes: only then it is known who is left.
+        suspected = algorithm.may_refuse or self._cut_alone(bounds)
+        carried = copy.deepcopy({name: v for name, v in algorithm.carried().items() if v}) if suspected else {}
+        model = self._finished()
+        if suspected and self._cut_alone(bounds):
+            algorithm.take_up(carried)
+            self.alone = model is not None
+            model = None
+        bounds.close()
+        return model
+
+    def _cut_alone(self, bounds: Bounds) -> bool:
+        """Whether clients that were cut are nearly alone."""
+        record = self.round.record
+        joined = [client for client, decision in record.decisions.items() if decision == "joined"]
+        return bounds.leaves_alone(joined, record.count("sat-out") + record.count("refused"))
+
+    def _finished(self) -> ArrayRecord | None:
+        """Return what `finish` returns, checked; None where the model stays."""
+        sent, kind = self.round.model, type(self._algorithm)
+        model: object = self._algorithm.finish(self.round)
+        stays = model is KEEP_MODEL or model is sent
+        # The methods that all inherit keep the model where nothing has a weight, which no author decided.
+        inherited = kind.finish is Algorithm.finish and kind.update is Algorithm.update
+        self.round.record.kept = stays and not inherited
+        if model is KEEP_MODEL:
+            return None
+        if isinstance(model, ArrayRecord) and (wrong := _differs(model, sent)) is None:
+            return model
+        text = f"a model with {wrong}" if isinstance(model, ArrayRecord) else repr(model)[:80]
+        forgotten = " (a forgotten return?)" if model is None else ""
+        raise ConfigError(
+            f"strategy {kind.name} returned {text}{forgotten} as the next model: one like round.model, or KEEP_MODEL "
+            f"where it stays{place_of(kind, 'update', 'finish')}"
+        )
+
+
+def _differs(model: ArrayRecord, sent: ArrayRecord) -> str | None:
+    """Return by what a model differs in form from the one that was sent; None: by nothing."""
+    if set(model) != set(sent):
+        return f"arrays {sorted(model)}, not {sorted(sent)}"
+    for name, array in model.items():
+        new, old = ((a.dtype, tuple(a.shape)) for a in (array, sent[name]))
+        if new != old:
+            return f"array '{name}' of dtype {new[0]} and shape {new[1]}, not {old[0]} and {old[1]}"
+    return None

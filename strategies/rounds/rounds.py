@@ -1,0 +1,282 @@
+"""The rounds of a run: whom they ask, what these are told, what is kept between two.
+
+They are run in two ways: `strategies.rounds.loop.Loop` runs them all, and Flower's own four methods
+(``configure_train`` and so on) work with any `Grid` that only knows node ids.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from fedappeal.core.algorithm import personal_of, rule_name
+from fedappeal.protocol import keys
+from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
+from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
+from strategies.rounds.asking import Asking
+from strategies.rounds.exchange.exchange import Addressed
+from strategies.rounds.exchange.members import Member, Members, sampling_order
+from strategies.rounds.exchange.messages import evaluate_messages, train_messages
+from strategies.rounds.exchange.probation import Probation
+from strategies.rounds.exchange.replies import read_evaluate
+from strategies.rounds.intake import Intake
+from strategies.rounds.refusal import Refused
+from strategies.rounds.round import COUNTED, Round, RoundRecord, Setup, packed, under_name, unpacked
+from strategies.rounds.shared import RATE, check_schedule, learning_rate_share
+from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians
+from strategies.rounds.sums.last_good import DIVERGED, Divergence, LastGood, split
+from strategies.rounds.sums.weighted_sum import HeldModels
+
+log = logging.getLogger("fedappeal")
+
+_LOOP = "volunteers"
+"""Name of what the rounds themselves carry, in a checkpoint."""
+_INFLUENCE = "influence"
+"""Name of the medians that bound clients' influence, in the same place."""
+_RATE_COLUMN = "learning_rate"
+"""Column of the history: the learning rate of a round, where it is not the same in all."""
+
+
+def _direction_of(record: str) -> str:
+    """Return the name of a record's common direction, in a checkpoint."""
+    return "common-direction" if record == keys.ARRAYS else f"common-direction-{record}"
+
+
+class Rounds:
+    """The rounds of a run.
+
+    Attributes:
+        algorithm: what decides.
+        setup: the run's settings and task.
+        members: the clients of the run.
+        record: what happened in the latest round.
+        finished: why the run is over before its last round; empty while it is not.
+        pool_empty: whether the last round had no joiner.
+        asking: evidence for asking clients not to opt out.
+        divergence: clients whose latest reply was not finite.
+        medians: of the clients' weights and updates, where influence is bounded.
+        directions: the common direction of each record of their replies, in the same case.
+        last_good: the model to which the run goes back.
+    """
+
+    def __init__(self, algorithm: Algorithm, setup: Setup | None = None) -> None:
+        """Hold an algorithm; without a setup, as all defaults say."""
+        self.algorithm = algorithm
+        self.setup = setup or Setup()
+        self.members = Members()
+        self.record = RoundRecord(0)
+        self.finished = ""
+        self.pool_empty = False
+        self.asking = Asking()
+        self.divergence = Divergence()
+        self.medians = Medians()
+        self.directions = {record: Direction() for record in (keys.ARRAYS, *algorithm.reply_records)}
+        self.last_good = LastGood(algorithm)
+        self._open: Intake | None = None
+
+    def summary(self) -> None:
+        """Log the settings that differ between runs."""
+        shared, name = self.setup.shared, type(self.algorithm).__name__
+        line = "%s: clients-per-round %s, round-timeout %g s, seed %d"
+        log.info(line, name, shared.clients_per_round or "all", shared.round_timeout, shared.seed)
+
+    # -- what is carried from round to round ---------------------------------------------------------
+
+    def state(self) -> RecordDict:
+        """Return all that is carried from round to round, for a checkpoint."""
+        loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
+        loop |= self.asking.state() | self.members.unusable.state()
+        loop |= self.divergence.state() | self.last_good.state()
+        of_rounds = {_LOOP: loop, _INFLUENCE: self.medians.state()}
+        of_rounds |= {_direction_of(record): dict(one.vectors) for record, one in self.directions.items()}
+        if reserved := of_rounds.keys() & (carried := self.algorithm.carried()).keys():
+            raise ConfigError(
+                f"strategy {self.algorithm.name} carries '{min(reserved)}', which is the rounds' own: choose another "
+                "name"
+            )
+        state = packed({**of_rounds, **carried})
+        state.update(self.last_good.records())
+        return state
+
+    def restore(self, state: RecordDict) -> None:
+        """Take up what `state` returned."""
+        state, good = split(state)
+        carried = unpacked(state)
+        loop = carried.pop(_LOOP)
+        self.last_good.restore(loop, good)
+        self.members.left = set(loop["gone"])
+        self.pool_empty, self.finished = bool(loop["pool-empty"]), str(loop["finished"])
+        self.divergence.restore(loop)
+        self.asking = Asking.restored(loop)
+        self.members.unusable = Probation.restored(loop)
+        self.medians.restore(carried.pop(_INFLUENCE, {}))
+        for record, direction in self.directions.items():
+            direction.vectors = carried.pop(_direction_of(record), {})
+        self.algorithm.take_up(carried)
+
+    # -- one round -----------------------------------------------------------------------------------
+
+    def new_round(self, number: int, model: ArrayRecord) -> Round:
+        """Return round ``number``, counted from 1, from the global model; it has not begun."""
+        setup = self.setup
+        self.record = RoundRecord(number, mandatory=self._is_mandatory(number))
+        lr_share = learning_rate_share(setup.shared, number, setup.num_rounds)
+        return Round(model, self.members, self.record, lr_share=lr_share, **vars(setup))
+
+    def begin(self, round: Round) -> Intake:
+        """Begin a round; return what takes its replies."""
+        algorithm, shared, model = self.algorithm, round.shared, round.model
+        if algorithm.refuses_batch_norm:  # of a packed model the names say nothing: `check_model` saw its layers
+            refuse_batch_norm(algorithm.name, list(model))
+        if shared.influence == "bounded" and len(self.members.of_role(keys.SEEN)) >= FEWEST:  # two: no measure
+            start = None if algorithm.LocalRule is not None and algorithm.LocalRule.sends_update else model
+            limits = shared.influence_weight, shared.influence_norm, not algorithm.needs_everybody
+            round.bounds = Bounds(self.medians, self.directions, model, start, *limits)
+        if shared.aggregation != "mean":
+            round.sum = HeldModels(model, 0.5 if shared.aggregation == "median" else shared.trim_share)
+        algorithm.begin(round)
+        return Intake(round, algorithm, self.divergence)
+
+    def order(self, round: Round) -> list[Member]:
+        """Return the clients of the pool in the order in which a round asks them."""
+        pool = {member.client_id: member for member in self.algorithm.pool(round)}
+        available = [member.client_id for member in self.members.available()]
+        # All are drawn and the pool's are asked: a client's turn does not depend on the rest of the pool.
+        ordered = sampling_order(round.shared.seed, round.number, available)
+        return [pool[client] for client in ordered if client in pool]
+
+    def _is_mandatory(self, number: int) -> bool:
+        """Whether clients are asked not to opt out of a round."""
+        shared, rounds = self.setup.shared, self.setup.num_rounds
+        first, after_empty = shared.mandatory_rounds, self.pool_empty and shared.on_empty_round == "ask-all"
+        if first == AUTO:
+            asks = self.asking.asks(number, rounds) or (after_empty and self.asking.may_ask(rounds))
+            self.asking.asked += asks
+            return asks
+        return after_empty or number <= (default_mandatory_rounds(rounds) if first is None else int(first))
+
+    def hear(self, answers: Sequence[tuple[Member, MetricRecord]]) -> None:
+        """Take in what the seen clients that have not left say of a model."""
+        gone = self.members.left
+        seen = [answer for member, answer in answers if member.role == keys.SEEN and member.client_id not in gone]
+        self.asking.note_answers(seen, len(self.members.population()), len(gone))
+
+    def told(self) -> dict[str, Scalar]:
+        """Return what every message says of the algorithm: its name; its settings where only messages bring them."""
+        return {keys.STRATEGY: self.algorithm.name} if self.setup.configured else self.told_once()
+
+    def told_once(self) -> dict[str, Scalar]:
+        """Return name and settings of the algorithm, by which the roll call checks what clients know of it."""
+        name, settings = self.algorithm.name, self.algorithm.settings.as_config().items()
+        untold = self.algorithm.untold
+        values = {key: value for key, value in settings if isinstance(value, Scalar) and key not in untold}
+        return {keys.STRATEGY: name, **under_name(name, values)}
+
+    def settings_of(self, round: Round, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the run's training settings with the round's learning rate, which is recorded.
+
+        Raises:
+            ConfigError: where there is no learning rate for a schedule to scale.
+        """
+        check_schedule(round.shared, config)
+        if round.shared.constant_learning_rate:
+            return config
+        round.metrics[_RATE_COLUMN] = rate = config[RATE] * round.lr_share
+        return {**config, RATE: rate}
+
+    def train_messages(
+        self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
+    ) -> list[Addressed]:
+        """Return one wave's TRAIN messages; ``config``: `settings_of`, ``ttl``: seconds."""
+        rule = {} if self.setup.configured else {keys.LOCAL_RULE: rule_name(self.algorithm)}
+        settings = {
+            **rule,
+            **config,
+            **self.told(),
+            keys.SERVER_ROUND: round.number,
+            keys.MANDATORY: int(round.record.mandatory),
+        }
+        return train_messages(members, round.model, settings, self.algorithm.wave(round, members), ttl)
+
+    def evaluate_messages(
+        self, number: int, model: ArrayRecord, config: Mapping[str, Any], ttl: float
+    ) -> list[Addressed]:
+        """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
+        unmeasured = set() if self.setup.shared.measure_leavers else self.members.left
+        members = [member for member in self.members.online() if member.client_id not in unmeasured]
+        steps = personal_of(self.algorithm).tuning_steps()
+        tuning = {} if steps is None or self.setup.configured else {keys.TUNING_STEPS: steps}
+        settings = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **tuning}
+        return evaluate_messages(members, model, {**settings, keys.SERVER_ROUND: number}, ttl)
+
+    def close(self, intake: Intake) -> ArrayRecord | None:
+        """End a round; return the next global model, None where it stays."""
+        record = intake.round.record
+        intake.close()
+        self.pool_empty = record.count("joined") == 0
+        if not record.mandatory:
+            willing = record.count("joined") + record.count("surplus")
+            staying, left = len(self.members.population()), len(self.members.left)
+            self.asking.note_decisions(willing, len(record.decisions) - record.count("left"), staying, left)
+        model = intake.next_model()
+        self.pool_empty = self.pool_empty or intake.alone
+        self.finished = self.finished or intake.round.end
+        # All clients are listed only where it matters: of a large federation that takes time, in every round.
+        remaining = {member.client_id for member in self.members.remaining()} if self.divergence.suspected else set()
+        if self.divergence.close_round(record.count("joined"), remaining):
+            self.finished = self.finished or DIVERGED
+        return model
+
+    # -- Flower's methods ----------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Open a round and return the messages of its first wave."""
+        self.members.enrol_bare(grid.get_node_ids())
+        round = self.new_round(server_round, arrays)
+        self._open = self.begin(round)
+        first = (order := self.order(round))[: round.wanted(len(order))]
+        messages = self.train_messages(round, first, self.settings_of(round, config), round.shared.round_timeout)
+        return [message for _, message in messages]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Add up the replies of a round; the model is None where no client joined."""
+        intake, self._open = self._open, None
+        if intake is None or intake.round.number != server_round:
+            raise ConfigError(f"server-round = {server_round} is not allowed: configure_train did not open it")
+        for message in replies:
+            intake.take(self._sender(message), message)
+        model, round = self.close(intake), intake.round
+        numbers = {k: round.record.count(k) for k in COUNTED}
+        return model, MetricRecord({**numbers, **round.metrics})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages that ask every client how the model serves it."""
+        self.members.enrol_bare(grid.get_node_ids())
+        messages = self.evaluate_messages(server_round, arrays, config, self.setup.shared.round_timeout)
+        return [message for _, message in messages]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average what clients measured, unweighted; None where none answered."""
+        answers = []
+        for message in replies:
+            member = self._sender(message)
+            try:
+                answers.append((member, read_evaluate(message, self.setup.metric)))
+            except Refused as error:
+                log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
+        self.hear(answers)
+        round = Round(ArrayRecord(), self.members, RoundRecord(server_round), **vars(self.setup))
+        return MetricRecord(dict(self.algorithm.summarise(round, answers))) if answers else None
+
+    def _sender(self, message: Message) -> Member:
+        node = message.metadata.src_node_id
+        return self.members.of_node(node) or Member.bare(node)

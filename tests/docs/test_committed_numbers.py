@@ -1,0 +1,206 @@
+"""README.md, docs/staying.md, docs/bench.md: the printed numbers are those of the committed runs."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from client.requirement import Solo
+from fedappeal.settings.config import RunConfig
+from fedappeal.views.comparison.statistics import Interval
+from tests.docs.pages import DOCS, ROOT
+
+README = " ".join((ROOT / "README.md").read_text().split())
+STAYING = (DOCS / "staying.md").read_text()
+BENCH = " ".join((DOCS / "bench.md").read_text().split())
+RUNS: list[dict[str, Any]] = [json.loads(line) for line in (DOCS / "staying.jsonl").read_text().splitlines()]
+BENCH_ROWS: list[dict[str, Any]] = json.loads((DOCS / "bench-results" / "results.json").read_text())["rows"]
+TASKS = {"Fashion-MNIST": "fmnist", "digits": "digits", "Chem97": "chem97", "Debian": "debian"}
+AS_SENT, BY_TRAINING = "FedAvg, judged as sent", "FedAvg, judged by training loss"
+ALL_JOIN, NOT_HELD_OUT = "FedAvg, all always join", "the same, nothing held out"
+
+
+def values(table: str, arm: str, key: str) -> list[float]:
+    """A measure of an arm's runs, by seed; shares in per cent."""
+    runs = sorted((run for run in RUNS if (run["table"], run["arm"]) == (table, arm)), key=_seed)
+    assert [_seed(run) for run in runs] == list(range(21, 31))
+    return [run[key] if key == "asked" else 100 * run[key] for run in runs]
+
+
+def _seed(run: dict[str, Any]) -> int:
+    return int(run["settings"]["seed"])
+
+
+def mean(table: str, arm: str, key: str) -> float:
+    return fmean(values(table, arm, key))
+
+
+def joined(table: str, arm: str) -> tuple[int, int, int]:
+    """The mean of the share that joins of its own accord, and the ends of its 95 % interval, in per cent."""
+    interval = Interval.of([share / 100 for share in values(table, arm, "willing")], is_share=True)
+    assert interval.low is not None
+    assert interval.high is not None
+    return round(100 * interval.mean), round(100 * interval.low), round(100 * interval.high)
+
+
+def in_a_table(share: tuple[int, int, int]) -> str:
+    return f"{share[0]} [{share[1]}, {share[2]}]"
+
+
+def rows(first: str, page: str = STAYING) -> Iterator[list[str]]:
+    """The cells of the rows of a page's table that begins with this heading."""
+    table = page[page.index(f"| {first}") :].split("\n\n")[0]
+    for line in table.splitlines()[2:]:
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_who_joins() -> None:
+    for name, *cells in rows("task, clients |"):
+        table = TASKS[name.split(",")[0]]
+        assert cells == [in_a_table(joined(table, arm)) for arm in ("MaxFL", "FedAvg", AS_SENT, BY_TRAINING)], name
+    assert len(list(rows("task, clients |"))) == len(TASKS)
+
+
+def test_what_the_runs_under_fedavg_reach() -> None:
+    wanted = (
+        *(("FedAvg", key) for key in ("served", "asked", "score", "used")),
+        *((arm, "score") for arm in (ALL_JOIN, NOT_HELD_OUT)),
+    )
+    for name, *cells in rows("task | served"):
+        measured = [mean(TASKS[name], arm, key) for arm, key in wanted]
+        assert [float(cell) for cell in cells] == pytest.approx(measured, abs=0.0501), name
+    assert len(list(rows("task | served"))) == len(TASKS)
+
+
+def test_who_stays_where_the_strategy_decides() -> None:
+    for arm, stayed, lost in rows("strategy, judged by, goodwill"):
+        assert stayed == in_a_table(joined("scarce goodwill", arm))
+        assert int(lost) == sum(share < 20 for share in values("scarce goodwill", arm, "willing"))
+
+
+def difference(one: str, other: str) -> tuple[int, int, int]:
+    """MaxFL's lead by training loss over the same seeds: mean and 95 % interval."""
+    arms = (f"{strategy}, training loss, 20 rounds of goodwill" for strategy in (one, other))
+    of = [a - b for a, b in zip(*(values("scarce goodwill", arm, "willing") for arm in arms), strict=True)]
+    low, high = stats.t.interval(0.95, len(of) - 1, fmean(of), stats.sem(of))
+    return round(fmean(of)), round(low), round(high)
+
+
+def test_differences_in_the_text() -> None:
+    text = " ".join(STAYING.split())
+    lead = re.search(r"MaxFL keeps (\d+) points more than FedAvg \(95 % interval: (\S+) to (\S+)\)", text)
+    small = re.search(r"It keeps (\d+) more than FedAdam, but the interval \((\S+) to (\S+)\)", text)
+    assert lead
+    assert small
+    assert tuple(map(int, lead.groups())) == difference("MaxFL", "FedAvg")
+    assert tuple(map(int, small.groups())) == difference("MaxFL", "FedAdam")
+
+
+def test_pooled_training_in_the_text() -> None:
+    text = " ".join(STAYING.split())
+    shares = re.search(r"met the requirement of (\d+) to (\d+) % and of (\d+) to (\d+) % of the clients", text)
+    assert shares
+    reached = [
+        [round(100 * run["as used"]) for run in RUNS if run["table"] == f"{task}, pooled"]
+        for task in ("chem97", "debian")
+    ]
+    assert [int(share) for share in shares.groups()] == [end(of) for of in reached for end in (min, max)]
+
+
+# -- the README ----------------------------------------------------------------------------------------
+
+
+def numbers(sentence: str) -> list[float]:
+    """The numbers of a sentence of the README, in which N stands for each."""
+    found = re.search(re.escape(sentence).replace("N", r"([\d.,]*\d)"), README)
+    assert found, sentence
+    return [float(number.replace(",", "")) for number in found.groups()]
+
+
+def test_the_readmes_scarce_setting() -> None:
+    maxfl, fedavg, *lead = numbers(
+        "MaxFL keeps N % of the clients and FedAvg N %: N points more (95 % interval: N to N)"
+    )
+    arm = "{}, training loss, 20 rounds of goodwill"
+    for printed, strategy in ((maxfl, "MaxFL"), (fedavg, "FedAvg")):
+        assert printed == pytest.approx(mean("scarce goodwill", arm.format(strategy), "willing"), abs=0.0501)
+    assert tuple(lead) == difference("MaxFL", "FedAvg")
+    (run,) = (
+        run
+        for run in RUNS
+        if (run["table"], run["arm"]) == ("scarce goodwill", arm.format("MaxFL")) and _seed(run) == 23
+    )
+    settings = run["settings"]
+    flipped, clients = numbers("N of N clients have flipped labels")
+    assert (clients, flipped) == (settings["clients"], settings["clients"] * settings["flip-share"])
+    assert numbers("join the first N of N rounds") == [settings["mandatory-rounds"], settings["rounds"]]
+    assert numbers("under MaxFL N % stay") == [round(100 * run["willing"])]
+
+
+def test_the_readmes_defaults() -> None:
+    share, *ends = joined("fmnist", "MaxFL")
+    assert f"**{share} % of the clients join of their own accord**" in README
+    assert numbers("95 % interval: N to N). The first") == ends
+    assert joined("fmnist", "FedAvg") == joined("fmnist", "MaxFL"), "FedAvg keeps as many"
+    assert numbers("The first N rounds, on average") == [round(mean("fmnist", "MaxFL", "asked"))]
+    sent, used = numbers("accuracy from N to N %")
+    assert sent == pytest.approx(mean("fmnist", "MaxFL", "score"), abs=0.0501)
+    assert used == pytest.approx(mean("fmnist", "MaxFL", "used"), abs=0.0501)
+    assert tuple(numbers("as it is sent, N % join (N to N)")) == joined("fmnist", AS_SENT)
+    assert tuple(numbers("by training loss, N % (N to N; both under FedAvg)")) == joined("fmnist", BY_TRAINING)
+    assert numbers("at least as good for N % of the clients") == [round(mean("fmnist", "MaxFL", "served"))]
+    assert numbers("MaxFL keeps N % and FedAvg N %.") == [
+        round(mean("debian", arm, "willing")) for arm in ("MaxFL", "FedAvg")
+    ]
+
+
+def test_the_readmes_opponent_has_fewer_steps() -> None:
+    assert RunConfig().adaptation_steps == 5, "the README says five"
+    (alone,), (together,) = numbers("alone for only N steps"), numbers("it trains for up to N")
+    (rounds,) = {run["settings"]["rounds"] for run in RUNS if run["table"] == "fmnist"}
+    assert alone == Solo.Settings().steps
+    assert together == rounds * RunConfig().local_steps
+
+
+# -- the benchmark -------------------------------------------------------------------------------------
+
+
+def lives(strategy: str, goodwill: int) -> int:
+    """Runs of 20 with flipped labels in which at least 20 % of the clients join at the end."""
+    (row,) = (row for row in BENCH_ROWS if row["name"] == f"fmnist, appeal {goodwill}, {strategy}")
+    assert len(row["ours"]["kept"]) == 20
+    return sum(share >= 20 for share in row["ours"]["kept"])
+
+
+def needed(strategy: str) -> float:
+    """The least goodwill with which half of the runs live."""
+    return min((goodwill for goodwill in (0, 10, 15, 25) if lives(strategy, goodwill) >= 10), default=math.inf)
+
+
+def test_the_benchmarks_flipped_labels() -> None:
+    few, more = numbers("half of the runs survive with N mandatory rounds under MaxFL and FedAdam; FedAvg needs N")
+    assert (needed("maxfl"), needed("fedadam"), needed("fedavg"), needed("scaffold")) == (few, few, more, more)
+    living = "with 15 mandatory rounds 17 of MaxFL's 20 runs live, 14 of FedAdam's, 7 of FedAvg's and 2 of SCAFFOLD's"
+    assert living in BENCH
+    assert [lives(name, 15) for name in ("maxfl", "fedadam", "fedavg", "scaffold")] == [17, 14, 7, 2]
+    assert "With 25, 19 of FedAvg's runs live and 12 of SCAFFOLD's; with q-FFL and ADA-GD no run lives" in BENCH
+    assert [lives(name, 25) for name in ("fedavg", "scaffold", "qfedavg", "adagd")] == [19, 12, 0, 0]
+
+
+def test_influence_has_the_worst_measured_attack_of_each_row() -> None:
+    page, tables = (DOCS / "influence.md").read_text(), json.loads((DOCS / "influence.json").read_text())["tables"]
+    for name, table in tables.items():
+        expected = []
+        for row in table:
+            attacks = {title: lost for title, lost in row["attacks"].items() if not title.endswith("off")}
+            tried = {title: lost["mean"] for title, lost in attacks.items() if lost["seeds"] == row["seeds"]}
+            worst = max(tried, key=lambda title: tried[title])
+            lost = f"{tried[worst]:.1f} ({attacks[worst]['most']:.1f})"
+            honest = f"{row['honest']:.1f}" if "honest" in row else "-"
+            expected.append([f"`{row['strategy']}`", str(len(row["seeds"])), worst, lost, honest])
+        assert list(rows(f"{name}:", page)) == expected
