@@ -265,13 +265,18 @@ def new_path(config: RunConfig) -> Path:
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
 
 
+def holds_run(path: Path) -> bool:
+    """Whether a folder holds a run's record."""
+    return (path / CONFIG).exists()
+
+
 def check_new(path: Path) -> None:
     """Check that a folder may take a new run.
 
     Raises:
         ConfigError: if it already holds a run, or is a file.
     """
-    if (path / CONFIG).exists():
+    if holds_run(path):
         raise ConfigError(
             f"out = '{path}' is not allowed: the folder already holds a run (fedappeal resume continues it)"
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.core.plugins import Plugin, is_ours
-from fedappeal.record.folder import GIVEN, RunFolder, Usable, check_new, new_path, without_memory
+from fedappeal.record.folder import GIVEN, RunFolder, Usable, check_new, holds_run, new_path, without_memory
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, scalar
 from fedappeal.settings.model import did_you_mean
 from fedappeal.tasks.task import Task
@@ -78,6 +78,11 @@ class RunPlan:
     def given_path(self) -> Path:
         """Its folder as the user wrote it: what is shown to be copied."""
         return self.written or self.path
+
+    @property
+    def begun(self) -> bool:
+        """Whether its folder holds a run, which can be continued."""
+        return holds_run(self.path)
 
     @cached_property
     def task(self) -> Task:

@@ -12,7 +12,7 @@ from fedappeal.core.places import is_authors, reason
 from fedappeal.record.folder import Usable, rounds_done
 from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
-from fedappeal.runs.launch.observers import INTERRUPTED, Observers, RunUnfinished
+from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, RunUnfinished
 from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
@@ -211,7 +211,8 @@ def _resumable(plans: Sequence[RunPlan]) -> Any:
             yield
     except KeyboardInterrupt:
         again = resume_command(plans[0].config, "FOLDER" if len(plans) > 1 else plans[0].given_path)
-        line = f"interrupted; all finished rounds are kept; continue with: {again}"
+        after = f"continue with: {again}" if any(plan.begun for plan in plans) else NOT_BEGUN
+        line = f"interrupted; all finished rounds are kept; {after}"
         raise RunUnfinished(line, code=INTERRUPTED) from None
     except Exception as error:
         if not is_authors(error):

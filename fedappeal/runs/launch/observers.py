@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # which loads all of Flower's Control API
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+NOT_BEGUN = "no run had begun"
+"""In place of how an interrupted run continues, where its folder holds none yet."""
 
 
 class RunUnfinished(Exception):

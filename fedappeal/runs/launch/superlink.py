@@ -23,7 +23,7 @@ from fedappeal.runs.checks import (
     resume_command,
 )
 from fedappeal.runs.launch.clients import ClientProcesses, ClientsEnded
-from fedappeal.runs.launch.observers import INTERRUPTED, Observers, RunUnfinished
+from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, RunUnfinished
 from fedappeal.runs.plan import RunPlan, check_bounded
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.process_end import end_as_interrupt
@@ -73,16 +73,17 @@ class LocalProcesses:
         """
         data_dir = str(Path(plan.data_dir).absolute()) if plan.data_dir else ""
         runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device, "transport": self.transport}
-        folder = plan.folder(runtime)
         again = f"continue with: {resume_command(plan.config, plan.given_path)}"
         try:
+            folder = plan.folder(runtime)
             if plan.resumes:
                 plan.mend(observers.complain, runtime=runtime)
             # Who continues a run has its folder for this command already.
             with nullcontext() if plan.resumes else folder.alone(COMMAND_LOCK):
                 self._run_shown(plan, folder, observers)
         except KeyboardInterrupt:
-            raise RunUnfinished(f"interrupted; all processes have ended; {again}", code=INTERRUPTED) from None
+            after = again if plan.begun else NOT_BEGUN
+            raise RunUnfinished(f"interrupted; all processes have ended; {after}", code=INTERRUPTED) from None
         except (_RunFailed, ClientsEnded, SuperLinkError, ControlError) as error:
             raise RunUnfinished(f"{error}; {again}") from None
 
