@@ -223,9 +223,9 @@ class Plugins:
             raise ConfigError(f"{setting} is not allowed with strategy = '{strategy.name}': {reason}")
 
         check_names(self.plugins)
-        for plugin in self.plugins[1:]:
-            if not is_ours(plugin):
-                make_checked(plugin, partial(plugin, self.settings_of(plugin)))
+        made: dict[type[Plugin], Any] = {
+            plugin: make_checked(plugin, partial(plugin, self.settings_of(plugin))) for plugin in self.plugins[1:]
+        }
         if strategy.needs_losses and not config.report_loss:
             refuse("report-loss = False", "it needs the clients' losses")
         if strategy.LocalRule is not None and config.local_rule != AUTO and rule is not strategy.LocalRule:
@@ -241,7 +241,7 @@ class Plugins:
             reason = "it compares a client's loss with rho_k, which has to be a loss (solo, fixed)"
             refuse(f"requirement = '{config.requirement}'", reason)
         check_influence(strategy, config.influence, config.aggregation)
-        rule(self.settings_of(rule)).check(LocalTrainingSettings.of(config.as_config()))
+        made[rule].check(LocalTrainingSettings.of(config.as_config()))
         for key, value in (("clipping-norm", config.clipping_norm), ("dp-epsilon", config.dp_epsilon)):
             if value and not rule.sends_model:
                 refuse(f"{key} = {value:g}", "a reply is not one trained model (0)")
@@ -249,10 +249,9 @@ class Plugins:
             raise ConfigError(
                 f"clipping-norm = 0 is not allowed with dp-epsilon = {config.dp_epsilon:g}: more than 0"
             )
-        for plugin in self.plugins:
-            settings = self.settings_of(plugin)
-            if issubclass(plugin, Policy) and any(config.section(plugin.name).get(key) for key in plugin.owner_alone):
-                plugin(settings).check()
+        for policy in self.policies.values():
+            if any(config.section(policy.name).get(key) for key in policy.owner_alone):
+                made[policy].check()
         strategy.check_run(config, self.settings_of(strategy))
         if self.given.strategy is None:  # only making it tells whether its settings go together
             maker = partial(of_run, strategy, config, **config.part(LearningRateSchedule).model_dump())

@@ -11,7 +11,7 @@ from rich.console import Console
 from fedappeal.cli.command_observers import CommandObservers, ends, observers_of
 from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.options import plugin_options
-from fedappeal.core.plugins import HERE, current_folder_unsearched, is_ours
+from fedappeal.core.plugins import HERE, current_folder_unsearched
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.federation.own_superlink import NOT_GUARDED
 from fedappeal.record.folder import (
@@ -283,8 +283,8 @@ def plan_against(plans: Sequence[RunPlan], strategy: str) -> RunPlan:
     first = plan.plugins.strategy
     policy, prefix = first.policy if config.participation == AUTO else config.participation, first.settings_name()
     other = config.model_copy(update={"strategy": strategy, "participation": policy, "out": ""})
-    if not is_ours(first) and STRATEGIES.load(strategy).settings_name() != prefix:
-        # Nothing of the other run could say whose these settings are.
+    if STRATEGIES.load(strategy).settings_name() != prefix:
+        # Nothing of the other run could say whose the settings of a strategy of one's own are.
         others = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] != prefix)
         other = other.model_copy(update={"plugins": others})
     return RunPlan.of(other, plan.path / f"against-{strategy.replace(':', '.')}", data_dir=plan.data_dir)

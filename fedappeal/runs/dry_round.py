@@ -139,7 +139,8 @@ class DryRun:
                 "participation = '%s': no client would join after the mandatory round, in %d rounds of a dry run",
                 *(self.policy, ROUNDS - 1),
             )
-        if self._trains() and not whole.kept and alike(whole.model, initial_arrays(self.task, self.config.seed)):
+        trains = self.policy == "always" and not whole.kept
+        if trains and alike(whole.model, initial_arrays(self.task, self.config.seed)):
             yield self._placed(f"the model is still the initial one after {ROUNDS} rounds that all clients joined")
             return
         resumed = self.outcome(broken=True)
@@ -179,11 +180,6 @@ class DryRun:
 
     def _plugins(self) -> Plugins:
         return run_plugins(self.config, self.given)
-
-    def _trains(self) -> bool:
-        """Whether the author's strategy or local rule should change the model: all join."""
-        run = self._plugins()
-        return self.policy == "always" and not (is_ours(run.strategy) and is_ours(run.rule))
 
     def _differing(self, whole: Arrays) -> str:
         """Return why a run that is taken up from a checkpoint ends in another model."""

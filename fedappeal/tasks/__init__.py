@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from fedappeal.core.faults import check_class, make_checked
 from fedappeal.core.places import reason, with_place
-from fedappeal.core.plugins import ALL, Allowed, Registry, is_ours
+from fedappeal.core.plugins import ALL, Allowed, Registry
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task
 
@@ -82,7 +82,7 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
     make = partial(build, settings, data_dir)
     if isinstance(build, type) and issubclass(build, Task):
         check_class(build)
-        return cast(Task, make() if is_ours(build) else make_checked(build, make, f"task = {name!r}"))
+        return cast(Task, make_checked(build, make, f"task = {name!r}"))
     try:
         task = make()
     except ConfigError:
