@@ -7,15 +7,17 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from client.data.refused import OwnDataRefused
 from client.joined_round import JoinedRound, check_sent
-from client.learner import PERSONAL, SPLITS, Job, Sent, check_offered, check_rule
+from client.learner import PERSONAL, SPLITS, Job, NotReady, Sent, check_offered, check_rule
 from client.limits.privacy import protected
 from client.named import NO_STRATEGY, check_plugins, named_rule, named_strategy
 from client.outcome import ANSWERED, DECISIONS, DECLINED, EVALUATED, LEFT, SAT_OUT, Metrics, Outcome
@@ -160,7 +162,8 @@ def enrol(client: Participant, question: Question) -> Outcome:
     if seen:
         check_sent(client, client.terms.rule, client.terms.training)
     arrays, _ = question.model(client)
-    client.begin_run(run_key, client.complete(arrays, run_key))
+    with suppress(NotReady):  # it is ready in a later round
+        client.begin_run(run_key, client.complete(arrays, run_key))
     info = client.terms.introduction(learner.fingerprint).copy()
     info.update(
         {
@@ -187,15 +190,22 @@ def train(client: Participant, question: Question) -> Outcome:
     algorithm, instructions = named_strategy(client, config)
     client.discloses.check_train(algorithm)
     server_round = question.server_round(missing=-1)
-    told: Metrics = {keys.NUM_EXAMPLES: client.examples}
+
+    def told(decision: Decision, more: Metrics = MappingProxyType({})) -> Metrics:
+        # What every reply says is no strategy's to change.
+        return {**more, keys.NUM_EXAMPLES: client.examples, keys.DECISION: int(decision)}
+
     if client.memory(run_key).has_left(server_round):
-        return Outcome(LEFT, told={**told, keys.DECISION: int(Decision.LEFT)})
+        return Outcome(LEFT, told=told(Decision.LEFT))
     if not client.available(server_round):
-        return Outcome(SAT_OUT, AWAY, told={**told, keys.DECISION: int(Decision.SAT_OUT)})
+        return Outcome(SAT_OUT, AWAY, told=told(Decision.SAT_OUT))
 
     shared, model = question.model(client)
     sent, arrays = Sent(model, server_round), client.complete(shared, run_key, server_round)
-    requirement = client.requirement(run_key)
+    try:
+        requirement = client.requirement(run_key)
+    except NotReady as error:
+        return Outcome(SAT_OUT, str(error), told=told(Decision.SAT_OUT))
     evaluation = judged = UNMEASURED
     if client.policy.needs_loss or reports(algorithm):
         tuning, use = client.tuning(personal_of(algorithm).tuning_steps() or 0), client.use_of(algorithm)
@@ -212,10 +222,9 @@ def train(client: Participant, question: Question) -> Outcome:
         judged=judged,
     )
     decided = client.decide(situation, requirement, run_key, model)
-    told = {**told, keys.DECISION: int(decided.decision)}
     what = DECISIONS[decided.decision]
     if decided.decision is not Decision.JOINED:
-        return Outcome(what, judged=_judged(client, judged, requirement, run_key), told=told)
+        return Outcome(what, judged=_judged(client, judged, requirement, run_key), told=told(decided.decision))
 
     training = question.training_of(config, client.terms.settings)
     measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, instructions, judged)
@@ -227,9 +236,9 @@ def train(client: Participant, question: Question) -> Outcome:
     if client.store.durable and client.node.state_folder:
         note_training(client.node.state_folder)
     claims = algorithm.report(measured) if client.node.report_weight else {}
-    told = {**claims, **told}  # what every reply says is no strategy's to change
     update = protected(client, question.message, joined.update())
-    return Outcome(what, "", seen_by_owner, told, update, measured, requirement)
+    tells = told(decided.decision, {**client.learner.told(), **claims})
+    return Outcome(what, "", seen_by_owner, tells, update, measured, requirement)
 
 
 def _judged(client: Participant, judged: Evaluation, requirement: Requirement, run_key: str) -> Judged | None:
@@ -254,7 +263,10 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     client.discloses.check_split(split)
     shared, model = question.model(client)
     sent, arrays = Sent(model, server_round), client.complete(shared, run_key, server_round + 1)
-    requirement = client.requirement(run_key)
+    try:
+        requirement = client.requirement(run_key)
+    except NotReady as error:
+        return Outcome(EVALUATED, str(error), told={keys.NUM_EXAMPLES: learner.examples(split)})
 
     algorithm = named_strategy(client, config)[0] if keys.STRATEGY in config else NO_STRATEGY
     personal = personal_of(algorithm)

@@ -38,6 +38,10 @@ PATH = "path"
 """Has `path`."""
 
 
+class NotReady(Exception):
+    """The client's requirement takes longer than the message allows; one line for its owner."""
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """One local training.
@@ -123,7 +127,11 @@ class Learner:
         raise NotImplementedError
 
     def train(self, arrays: Arrays, job: Job) -> Arrays:
-        """Return the model that local training makes of another, with the same names."""
+        """Return the model that local training makes of another, with the same names.
+
+        Raises:
+            NotReady: of training for the requirement: it goes on with a later message.
+        """
         raise NotImplementedError
 
     def initial(self, names: Sequence[str]) -> Arrays:
@@ -133,6 +141,10 @@ class Learner:
             ConfigError: only the server knows it.
         """
         raise ConfigError("this client has not been told the initial model: start it again")
+
+    def told(self) -> Mapping[str, float]:
+        """Return numbers that the reply to a joined round tells besides ours, which go before them."""
+        return {}
 
     def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
         """Return the gradient of a model's mean training loss; None: over all examples."""

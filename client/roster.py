@@ -104,7 +104,7 @@ class Participants:
         participant = self._simulated(context) if self._learners.simulated else self._deployed(context, message)
         store = participant.store
         if isinstance(store, ContextStore) and not store.holds(context.state):
-            participant.store = _store(participant.node, context)
+            participant.store = store_of(participant.node, context)
         return participant
 
     def _deployed(self, context: Context, message: Message | None) -> Participant:
@@ -117,7 +117,7 @@ class Participants:
             try:
                 if self._learners.room is not None:
                     self._learners.room.check_clients(config)
-                self._participants[key] = self.made(config, node, _store(node, context))
+                self._participants[key] = self.made(config, node, store_of(node, context))
             except Exception:
                 self._forget_shared()
                 raise
@@ -140,7 +140,7 @@ class Participants:
         if latest and latest.participant.config == config and latest.participant.node == node:
             participant = latest.participant
         else:
-            participant = self.made(config, node, _store(node, context))
+            participant = self.made(config, node, store_of(node, context))
         self._nodes[context.node_id] = _Node(context.run_config, context.node_config, participant)
         return participant
 
@@ -193,5 +193,6 @@ class Participants:
         self._terms.cache_clear()
 
 
-def _store(node: NodeSettings, context: Context) -> Store:
+def store_of(node: NodeSettings, context: Context) -> Store:
+    """Return a client's memory: in its state folder, else in its context."""
     return DiskStore(node.state_folder) if node.state_folder else ContextStore(context.state)

@@ -56,7 +56,7 @@ class NormalisedInfluence(Influence):
 
     def update_unit(self, round: Round, reply: Reply) -> float:
         """Return |a_i|."""
-        norm: float = self.algorithm.local_norm(reply.num_examples)
+        norm: float = self.algorithm.local_norm(int(reply.num_examples))
         return norm
 
 
@@ -126,7 +126,7 @@ class FedNova(Strategy):
 
     def weight(self, reply: Reply) -> float:
         """Return ``n_i / |a_i|``."""
-        return reply.num_examples / self.local_norm(reply.num_examples)
+        return reply.num_examples / self.local_norm(int(reply.num_examples))
 
     def add(self, round: Round, reply: Reply) -> None:
         """Take in a model, and its client's examples and steps.

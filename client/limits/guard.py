@@ -15,9 +15,9 @@ from client.limits.limits import MEGABYTE, LimitReached, Limits, read_limits
 from client.state import preferred
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store, StoredRecord
+from fedappeal.flower.messages import seconds_left
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
-from fedappeal.system.clock import CLOCK
 
 KEPT_RUNS = 20
 """Latest runs of which everything is kept."""
@@ -241,9 +241,7 @@ class Guard:
             LimitReached: if it tells more than a message may.
         """
         self.limits = limits = self.limits_now()
-        about = message.metadata
-        seconds_left = about.created_at + about.ttl - CLOCK.now()
-        self.deadline = Deadline.of(seconds_left, about.ttl, limits, self.memory_added)
+        self.deadline = Deadline.of(seconds_left(message), message.metadata.ttl, limits, self.memory_added)
         self.deadline.check()
         if limits == Limits.off():
             return

@@ -60,6 +60,12 @@ def set_times(reply: Message, until: float) -> None:
     reply.metadata.ttl = until - now
 
 
+def seconds_left(message: Message) -> float:
+    """Return the seconds until a message expires."""
+    about = message.metadata
+    return about.created_at + about.ttl - CLOCK.now()
+
+
 def be_sender(run_id: int, node_id: int, task_id: int) -> None:
     """Make this process the sender of messages, a ServerApp or a node.
 

@@ -22,6 +22,18 @@ METRICS = "metrics"
 INFO = "info"
 """ConfigRecord of a roll-call reply: who the client is (strings, which a MetricRecord cannot hold)."""
 
+SAT_OUT_ERROR, LEFT_ERROR = 480, 481
+"""Codes of the error replies by which a client of a strategy that knows no volunteers sits out, or has left."""
+
+
+def app_config(kind: str) -> str:
+    """Return the name of the roll call's ConfigRecord that tells what messages of a kind, such as TRAIN, will."""
+    return f"{kind}-{CONFIG}"
+
+
+APP_CONFIGS = (app_config("train"), app_config("evaluate"))
+"""ConfigRecords of the roll call, for apps whose run has no configuration of ours."""
+
 # -- config, down ------------------------------------------------------------------------------------
 SERVER_ROUND = "server-round"
 RUN_KEY = "run-key"

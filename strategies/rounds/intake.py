@@ -2,15 +2,18 @@
 
 import copy
 import logging
+from collections.abc import Mapping
 
 from flwr.app import ArrayRecord, Message
 
 from fedappeal.core.places import place_of
+from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.replies import read_train
+from strategies.rounds.flower_keywords import numbers_of
 from strategies.rounds.refusal import NoAnswer, NotFinite, Refused, unexpected
 from strategies.rounds.reply import checked_weight
 from strategies.rounds.round import ABSENT, KEEP_MODEL, Reply, Round, log
@@ -19,6 +22,7 @@ from strategies.rounds.sums.last_good import Divergence
 from strategies.rounds.sums.weighted_sum import finite
 
 logger = logging.getLogger("fedappeal")
+NO_VOLUNTEER = "its ClientApp is no volunteer, which this strategy needs: fedappeal.clientapp.volunteer makes it one"
 _AT_FAULT = 3
 """Clients for which a strategy fails, all that would have joined, before its error ends the run; all where fewer."""
 
@@ -29,6 +33,7 @@ class Intake:
     Attributes:
         round: the round.
         alone: whether the model stays because clients whose influence was cut are nearly alone.
+        told: the numbers of each joined client's app, where the run has no configuration of ours.
     """
 
     def __init__(self, round: Round, algorithm: Algorithm, divergence: Divergence) -> None:
@@ -41,6 +46,7 @@ class Intake:
         """
         self.round = round
         self.alone = False
+        self.told: list[Mapping[str, float]] = []
         self._algorithm, self._divergence = algorithm, divergence
         self._influence = type(algorithm).influence(algorithm)
         self._faults: list[Exception] = []
@@ -50,16 +56,21 @@ class Intake:
         """Check one reply and add it, or count why not."""
         record, members = self.round.record, self.round.members
         try:
-            reply = read_train(member, message, self._algorithm.reply_records)
+            weighted_by = self.round.flower.weighted_by_key
+            reply = read_train(member, message, self._algorithm.reply_records, weighted_by)
+            if self._algorithm.needs_weight and keys.DECISION not in reply.metrics:
+                raise Refused(NO_VOLUNTEER)
             decision = reply.decision.label
             if reply.decision is Decision.LEFT:
                 members.left.add(member.client_id)
             elif reply.decision is Decision.JOINED:
-                most = self.round.shared.clients_per_round
+                most = self.round.most
                 if most and record.count("joined") >= most:
                     decision = "surplus"
                 else:
                     self._add(self._influence.updates(self.round, reply))
+                    if not self.round.configured:
+                        self.told.append(numbers_of(reply.metrics))
             record.decisions[member.client_id] = decision
             members.unusable.succeed(member.client_id)
             self._divergence.note(member.client_id, finite=True)

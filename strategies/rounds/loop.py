@@ -73,8 +73,13 @@ class Loop:
         rounds.last_good.begin(self.first_round, self.model, self.initial)
         self._hooks, self._timeout = self.hooks or Hooks(), shared.round_timeout
         self._channel = exchange.Channel(self.grid)
-        call = self.initial, self.roll_call_config or ConfigRecord(), self._hooks, shared
-        self._roll_call = RollCall(self._channel, rounds.members, *call, self.identities or Owners())
+        call, told = self.roll_call_config or ConfigRecord(), {}
+        if not rounds.setup.configured:
+            call = ConfigRecord({**rounds.told_once(), **call})
+            told = dict(zip(keys.APP_CONFIGS, (self._training, self._evaluation), strict=True))
+        owners, names = self.identities or Owners(), rounds.setup.flower
+        about = self.initial, call, self._hooks, shared, owners
+        self._roll_call = RollCall(self._channel, rounds.members, *about, names=names, told=told)
 
     def run(self) -> Result:
         """Run the rounds; return Flower's result: the last model and the metrics by round.
@@ -94,7 +99,7 @@ class Loop:
             self._roll_call.update_until(partial(self._can_begin, round), self._timeout)
             updated = self._train(round)
             self.model = round.model if updated is None else updated
-            result.train_metrics_clientapp[number] = MetricRecord(dict(round.metrics))
+            result.train_metrics_clientapp[number] = MetricRecord({**round.record.told, **round.metrics})
             every, last = round.shared.evaluate_every, number == self.num_rounds or bool(rounds.finished)
             if last or (every and number % every == 0):
                 self._evaluate(round, last)
@@ -146,7 +151,7 @@ class Loop:
         half = (deadline - channel.clock()) / 2  # one silent client must not use up the round
         # Without the algorithm: the model is measured as it is sent, not after an adaptation.
         settings: dict[str, Any] = {**config, keys.SPLIT: keys.TRAIN_SPLIT, keys.SERVER_ROUND: round.number}
-        messages = evaluate_messages(members, round.model, settings, half)
+        messages = evaluate_messages(members, round.model, settings, half, self.rounds.setup.flower)
         for member, metrics in survey_answers(round.record, channel, deadline - half, messages, round.metric):
             try:
                 survey.answered(round, member, metrics)
@@ -167,7 +172,8 @@ class Loop:
         self.rounds.hear(answers)
         metrics = self.rounds.algorithm.summarise(round, answers)
         record.metrics |= metrics | incomplete(answers, round.metric, round.other_metrics)
-        self.result.evaluate_metrics_clientapp[number] = MetricRecord(dict(metrics))
+        of_apps = self.rounds.evaluate_metrics(answers)
+        self.result.evaluate_metrics_clientapp[number] = MetricRecord({**of_apps, **metrics})
         if self.evaluate_fn is not None and (central := self.evaluate_fn(number, self.model)) is not None:
             record.metrics |= {key: float(value) for key, value in central.items()}  # type: ignore[arg-type]
             self.result.evaluate_metrics_serverapp[number] = central

@@ -53,7 +53,7 @@ class Reply:
 
     member: Member
     decision: Decision
-    num_examples: int
+    num_examples: float
     metrics: Mapping[str, Any]
     arrays: Model
     records: Mapping[str, Model] = field(default_factory=dict)

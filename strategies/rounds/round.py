@@ -15,6 +15,7 @@ from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.packing import Layout, array_record, view
 from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.flower_keywords import FlowerKeywords
 from strategies.rounds.reply import Model as Model
 from strategies.rounds.reply import Reply as Reply
 from strategies.rounds.reply import claim as claim
@@ -62,6 +63,7 @@ class RoundRecord:
         seconds: wall time.
         mandatory: whether clients were asked not to opt out.
         kept: whether the strategy itself said that the model stays.
+        told: what joined clients' apps told, averaged, where the run has no configuration of ours.
     """
 
     server_round: int
@@ -77,6 +79,7 @@ class RoundRecord:
     seconds: float = 0.0
     mandatory: bool = False
     kept: bool = False
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     def count(self, decision: str) -> int:
         """Number of clients with that decision."""
@@ -214,6 +217,7 @@ class Setup:
         other_metrics: names of the task's further metrics.
         granted_nodes: nodes to which the runtime, which made their clients, grants priority by the strategy's rule.
         layout: names, shapes and dtypes of the model's layers, where the server packs them; None: it does not.
+        flower: keywords of Flower's FedAvg.
         configured: whether clients have the run's configuration: messages carry what is the round's own alone.
     """
 
@@ -223,6 +227,7 @@ class Setup:
     other_metrics: tuple[str, ...] = ()
     granted_nodes: frozenset[int] = frozenset()
     layout: Layout | None = None
+    flower: FlowerKeywords = field(default_factory=FlowerKeywords)
     configured: bool = False
 
 
@@ -240,6 +245,7 @@ class Round(Setup):
         lr_share: share of the run's learning rate with which its clients train; 1 but for a schedule.
         bounds: on the influence of each client; None: none.
         claimed_weight: sum of the joined clients' weights, as they would be without bounds.
+        most: joiners after which others are surplus; 0: none are.
     """
 
     model: Model
@@ -250,6 +256,7 @@ class Round(Setup):
     lr_share: float = 1.0
     bounds: Bounds | None = None
     claimed_weight: float = 0.0
+    most: int = 0
 
     def __post_init__(self) -> None:
         self.sum = WeightedSum(self.model)
@@ -266,7 +273,7 @@ class Round(Setup):
 
     def wanted(self, available: int) -> int:
         """Return the number of joiners to look for among the clients that can be asked."""
-        return min(self.shared.clients_per_round or available, available)
+        return min(self.most or available, available)
 
     def layers(self, model: Model | None = None) -> Layers:
         """Return a model's layers by name, as read-only views, without a copy; None: of the model that is sent.

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedappeal.core.algorithm import personal_of, rule_name
 from fedappeal.protocol import keys
+from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
@@ -22,6 +23,7 @@ from strategies.rounds.exchange.members import Member, Members, sampling_order
 from strategies.rounds.exchange.messages import evaluate_messages, train_messages
 from strategies.rounds.exchange.probation import Probation
 from strategies.rounds.exchange.replies import read_evaluate
+from strategies.rounds.flower_keywords import averaged, numbers_of
 from strategies.rounds.intake import Intake
 from strategies.rounds.refusal import Refused
 from strategies.rounds.round import COUNTED, Round, RoundRecord, Setup, packed, under_name, unpacked
@@ -129,6 +131,7 @@ class Rounds:
     def begin(self, round: Round) -> Intake:
         """Begin a round; return what takes its replies."""
         algorithm, shared, model = self.algorithm, round.shared, round.model
+        round.most = shared.clients_per_round or round.flower.trained(len(self.members.available()))
         if algorithm.refuses_batch_norm:  # of a packed model the names say nothing: `check_model` saw its layers
             refuse_batch_norm(algorithm.name, list(model))
         if shared.influence == "bounded" and len(self.members.of_role(keys.SEEN)) >= FEWEST:  # two: no measure
@@ -199,7 +202,8 @@ class Rounds:
             keys.SERVER_ROUND: round.number,
             keys.MANDATORY: int(round.record.mandatory),
         }
-        return train_messages(members, round.model, settings, self.algorithm.wave(round, members), ttl)
+        wave = self.algorithm.wave(round, members)
+        return train_messages(members, round.model, settings, wave, ttl, self.setup.flower)
 
     def evaluate_messages(
         self, number: int, model: ArrayRecord, config: Mapping[str, Any], ttl: float
@@ -207,15 +211,20 @@ class Rounds:
         """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
         unmeasured = set() if self.setup.shared.measure_leavers else self.members.left
         members = [member for member in self.members.online() if member.client_id not in unmeasured]
+        if (wanted := self.setup.flower.evaluated(len(members))) < len(members):
+            order = generator(self.setup.shared.seed, "evaluation", server_round=number).permutation(len(members))
+            members = [members[place] for place in sorted(order[:wanted])]
         steps = personal_of(self.algorithm).tuning_steps()
         tuning = {} if steps is None or self.setup.configured else {keys.TUNING_STEPS: steps}
         settings = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **tuning}
-        return evaluate_messages(members, model, {**settings, keys.SERVER_ROUND: number}, ttl)
+        return evaluate_messages(members, model, {**settings, keys.SERVER_ROUND: number}, ttl, self.setup.flower)
 
     def close(self, intake: Intake) -> ArrayRecord | None:
         """End a round; return the next global model, None where it stays."""
         record = intake.round.record
         intake.close()
+        flower = self.setup.flower
+        record.told = averaged(intake.told, flower.weighted_by_key, flower.train_metrics_aggr_fn)
         self.pool_empty = record.count("joined") == 0
         if not record.mandatory:
             willing = record.count("joined") + record.count("surplus")
@@ -254,7 +263,7 @@ class Rounds:
             intake.take(self._sender(message), message)
         model, round = self.close(intake), intake.round
         numbers = {k: round.record.count(k) for k in COUNTED}
-        return model, MetricRecord({**numbers, **round.metrics})
+        return model, MetricRecord({**round.record.told, **numbers, **round.metrics})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -275,7 +284,15 @@ class Rounds:
                 log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
         self.hear(answers)
         round = Round(ArrayRecord(), self.members, RoundRecord(server_round), **vars(self.setup))
-        return MetricRecord(dict(self.algorithm.summarise(round, answers))) if answers else None
+        if not answers:
+            return None
+        return MetricRecord({**self.evaluate_metrics(answers), **self.algorithm.summarise(round, answers)})
+
+    def evaluate_metrics(self, answers: Sequence[tuple[Member, MetricRecord]]) -> dict[str, Any]:
+        """Return what apps told of a model, averaged; nothing where clients have the run's configuration."""
+        flower = self.setup.flower
+        told = [] if self.setup.configured else [numbers_of(metrics) for _, metrics in answers]
+        return averaged(told, flower.weighted_by_key, flower.evaluate_metrics_aggr_fn)
 
     def _sender(self, message: Message) -> Member:
         node = message.metadata.src_node_id

@@ -11,6 +11,7 @@ from fedappeal.core.algorithm import Claims as Claims
 from fedappeal.core.algorithm import StrategySettings as StrategySettings
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.algorithm import Algorithm, check_influence
+from strategies.rounds.flower_keywords import FlowerKeywords
 from strategies.rounds.round import Setup
 from strategies.rounds.shared import SharedSettings
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from strategies.rounds.rounds import Rounds
 
-_SHARED, _ROUNDS = "the shared settings", "the rounds"
+_SHARED, _FLOWER, _ROUNDS = "the shared settings", "the keywords of Flower's FedAvg", "the rounds"
 """What a strategy holds besides an author's attributes, under names that no attribute can have."""
 
 
@@ -29,7 +30,8 @@ class Strategy(Algorithm):
     """Base of all strategies; see `Algorithm` for what one may override.
 
     Args:
-        settings: the algorithm's own ``Settings`` and the `SharedSettings`, all by keyword, all optional.
+        settings: the algorithm's own ``Settings``, the `SharedSettings`, and the keywords of Flower's FedAvg
+            (`FlowerKeywords`), all by keyword, all optional.
 
     Raises:
         ConfigError: for a setting that is not allowed.
@@ -41,8 +43,18 @@ class Strategy(Algorithm):
         # A virtual subclass of Flower's: deriving from it would load Flower where only settings are read.
         FlowerStrategy.register(Strategy)
         given = {key: settings.pop(key) for key in SharedSettings.model_fields if key in settings}
+        keywords = {key: settings.pop(key) for key in FlowerKeywords.model_fields if key in settings}
+        flower = vars(self)[_FLOWER] = FlowerKeywords.parse(keywords)
+        if least := flower.least_clients():
+            given = {"min_clients": least, **given}
         shared = vars(self)[_SHARED] = SharedSettings.parse(given)
+        flower.check(shared)
         super().__init__(**settings)
+        if self.needs_everybody and flower.fraction_train != 1:
+            raise ConfigError(
+                f"fraction-train = {flower.fraction_train:g} is not allowed with strategy = '{self.name}': every "
+                "round needs all clients (1)"
+            )
         if self.needs_everybody and shared.clients_per_round:
             raise ConfigError(
                 f"clients-per-round = {shared.clients_per_round} is not allowed with strategy = '{self.name}': "
@@ -113,6 +125,6 @@ def rounds_of(strategy: Strategy) -> "Rounds":
 
     held = vars(strategy)
     if _ROUNDS not in held:
-        held[_ROUNDS] = Rounds(strategy, Setup(shared=shared_of(strategy)))
+        held[_ROUNDS] = Rounds(strategy, Setup(shared=shared_of(strategy), flower=held[_FLOWER]))
     rounds: Rounds = held[_ROUNDS]
     return rounds

@@ -8,6 +8,7 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.exchange import Addressed
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.flower_keywords import FlowerKeywords
 from strategies.rounds.round import Instructions
 
 
@@ -17,6 +18,7 @@ def train_messages(
     config: Mapping[str, Scalar],
     instructions: Instructions,
     ttl: float,
+    names: FlowerKeywords | None = None,
 ) -> list[Addressed]:
     """Return one TRAIN message for each client.
 
@@ -26,25 +28,33 @@ def train_messages(
         config: general settings; those of the instructions count before them, but for the round's own keys.
         instructions: what the strategy tells.
         ttl: seconds until the deadline.
+        names: of the records; None: ours.
     """
+    names = names or FlowerKeywords()
     last = {key: config[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
     to_all = {**config, **instructions.all, **last}
-    shared = RecordDict({keys.ARRAYS: arrays, **instructions.records, keys.CONFIG: ConfigRecord(dict(to_all))})
+    model, told = names.arrayrecord_key, names.configrecord_key
+    shared = RecordDict({model: arrays, **instructions.records, told: ConfigRecord(dict(to_all))})
     messages = []
     for member in members:
         to_one = instructions.each.get(member.client_id)
         content = shared.copy()
         if to_one:
-            content[keys.CONFIG] = ConfigRecord({**to_all, **to_one})
+            content[told] = ConfigRecord({**to_all, **to_one})
         messages.append((member, _message(member, MessageType.TRAIN, content, to_all, ttl)))
     return messages
 
 
 def evaluate_messages(
-    members: Sequence[Member], arrays: ArrayRecord, config: Mapping[str, Scalar], ttl: float
+    members: Sequence[Member],
+    arrays: ArrayRecord,
+    config: Mapping[str, Scalar],
+    ttl: float,
+    names: FlowerKeywords | None = None,
 ) -> list[Addressed]:
-    """Return one EVALUATE message for each client; ``config``: theirs, ``ttl``: seconds."""
-    content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: ConfigRecord(dict(config))})
+    """Return one EVALUATE message for each client; ``config``: theirs, ``ttl``: seconds; names as in TRAIN."""
+    names = names or FlowerKeywords()
+    content = RecordDict({names.arrayrecord_key: arrays, names.configrecord_key: ConfigRecord(dict(config))})
     return [(m, _message(m, MessageType.EVALUATE, content.copy(), config, ttl)) for m in members]
 
 

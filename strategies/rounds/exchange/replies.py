@@ -125,6 +125,7 @@ MOST_EXAMPLES = 10**12
 """Most examples that a client may claim: beyond it, a weight says nothing and float32 overflows."""
 _NEVER_MISSING = {keys.NUM_EXAMPLES, keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS, *keys.APPEALS}
 """Numbers of an answer to EVALUATE that are no metrics; one that is not finite says that the model is of no use."""
+_DECISIONS = {keys.SAT_OUT_ERROR: Decision.SAT_OUT, keys.LEFT_ERROR: Decision.LEFT}
 _SHOWN = 80
 """Characters of a client's text that a reason quotes."""
 
@@ -147,6 +148,9 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
     # Not `content.array_records[name]`: that ties the content into a reference cycle, so that each model would
     # stay in memory until the garbage collector comes by.
     record = message.content.get(name)
+    if record is None and name in (keys.ARRAYS, keys.METRICS):  # another app's name for its only one
+        of_kind = [one for one in message.content.values() if isinstance(one, kind)]
+        return of_kind[0] if len(of_kind) == 1 else None
     return record if isinstance(record, kind) else None
 
 
@@ -182,7 +186,10 @@ def _check_readable(name: str, record: ArrayRecord) -> None:
             raise Refused(f"{name}: array '{printable(key, _SHOWN)}' has dtype {dtype}: numbers are allowed")
 
 
-def _num_examples(metrics: MetricRecord) -> int:
+def _num_examples(metrics: MetricRecord, weighted_by: str = keys.NUM_EXAMPLES) -> float:
+    """Return a client's number of examples, or what an author weighs it by."""
+    if weighted_by != keys.NUM_EXAMPLES and weighted_by in metrics:
+        return claim(metrics, weighted_by, 0, MOST_EXAMPLES)
     count = claim(metrics, keys.NUM_EXAMPLES)
     if not 1 <= count <= MOST_EXAMPLES or count != int(count):
         raise Refused(f"{keys.NUM_EXAMPLES} = {count} is not allowed: a whole number, 1 to {MOST_EXAMPLES}")
@@ -209,18 +216,23 @@ def _refusing() -> Iterator[None]:
 
 
 @_refusing()
-def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Reply:
+def read_train(
+    member: Member, message: Message, also: Iterable[str] = (), weighted_by: str = keys.NUM_EXAMPLES
+) -> Reply:
     """Check a reply to TRAIN.
 
     Args:
         member: the client that answers.
         message: the reply. Without a decision it joins: a ClientApp that knows no volunteers sends none.
         also: ArrayRecords that a joined reply carries besides the model.
+        weighted_by: name of its number of examples.
 
     Raises:
         Refused: an error reply, an unknown decision, a number that is not finite, a join without a model, arrays that
             are damaged or hold no numbers.
     """
+    if message.has_error() and message.error.code in _DECISIONS:  # a wrapped app that took us for a stock strategy
+        return Reply(member, _DECISIONS[message.error.code], 1, MetricRecord(), ArrayRecord())
     metrics = _content(message)
     number = claim(metrics, keys.DECISION) if keys.DECISION in metrics else int(Decision.JOINED)
     if number not in set(Decision):
@@ -235,7 +247,7 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
             records[name] = arrays_of_name
     arrays = records.pop(keys.ARRAYS, None)
     arrays = ArrayRecord() if arrays is None else arrays  # one that is elsewhere is empty
-    return Reply(member, decision, _num_examples(metrics), metrics, arrays, records)
+    return Reply(member, decision, _num_examples(metrics, weighted_by), metrics, arrays, records)
 
 
 @_refusing()
@@ -305,7 +317,7 @@ def read_roll_call(message: Message) -> Member:
         node_id=message.metadata.src_node_id,
         role=str(role),
         priority=bool(info.get(keys.PRIORITY, 0)),
-        num_examples=_num_examples(metrics),
+        num_examples=int(_num_examples(metrics)),
         left=bool(info.get(keys.LEFT_RUN, 0)),
         version=printable(info.get(keys.VERSION, ""), _SHOWN),
     )

@@ -4,7 +4,7 @@ The call carries the run's initial model w_0, from which a client warms up its r
 """
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +20,7 @@ from strategies.rounds.exchange.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.exchange.ownership import Identities, Owners, ProvenKey
 from strategies.rounds.exchange.replies import DataRefused, read_client_id, read_proof, read_roll_call
+from strategies.rounds.flower_keywords import FlowerKeywords
 from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Hooks
 from strategies.rounds.shared import SharedSettings
@@ -55,6 +56,8 @@ class RollCall:
         settings: how many clients are waited for and enrolled, and how long; a node may take ``start_timeout``
             seconds to answer, its warm-up included. A client that is enrolled keeps its place.
         identities: whose client-ids are, of real nodes.
+        names: of the call's records.
+        told: further ConfigRecords of it, by name.
     """
 
     channel: Channel
@@ -64,13 +67,18 @@ class RollCall:
     hooks: Hooks
     settings: SharedSettings
     identities: Identities = field(default_factory=Owners)
+    names: FlowerKeywords = field(default_factory=FlowerKeywords)
+    told: Mapping[str, ConfigRecord] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     _warned: bool = False
     _refusals: int = 0
 
     def __post_init__(self) -> None:
         self._calls = Calls(self.settings.max_clients)
-        self._content = RecordDict({keys.ARRAYS: self.initial, keys.CONFIG: self.config})
+        names = self.names
+        self._content = RecordDict(
+            {names.arrayrecord_key: self.initial, names.configrecord_key: self.config, **self.told}
+        )
         self._connected = ConnectedNodes(self.channel.grid)
         self._settled: Sequence[ConnectedNode] | None = None
 
@@ -116,7 +124,7 @@ class RollCall:
     def _message(self, call: Call) -> Message:
         content = self._content.copy()
         if call.nonce:
-            content[keys.CONFIG] = ConfigRecord({**self.config, keys.NONCE: call.nonce})
+            content[self.names.configrecord_key] = ConfigRecord({**self.config, keys.NONCE: call.nonce})
         ttl = self.settings.start_timeout
         return Message(content, call.node.node_id, MessageType.QUERY, ttl=ttl, group_id="0")
 

@@ -10,6 +10,7 @@ from fedappeal.flower.messages import has_no_handler
 from fedappeal.protocol import keys
 from strategies import FedAvg, MaxFL, RoundRecord, Strategy
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.intake import NO_VOLUNTEER
 from tests.grid import MemoryGrid, Volunteer, Watch, time_of
 from tests.strategies.foreign import Foreign, record
 
@@ -103,7 +104,7 @@ def test_its_model_is_checked_like_any_other(step: float) -> None:
 def test_a_strategy_that_needs_a_report_says_in_one_line_that_there_is_none() -> None:
     _, grid = pair()
     model, watch = federate(MaxFL(min_clients=2), grid, 1)
-    assert watch.records[0].failures == dict.fromkeys(("10", "11"), "reply has no 'appeal-weight'")
+    assert watch.records[0].failures == dict.fromkeys(("10", "11"), NO_VOLUNTEER)
     assert set(model["layer.weight"].ravel()) == {0.0}
 
 

@@ -25,7 +25,7 @@ def test_every_node_is_asked_once_with_the_initial_model() -> None:
     assert [m.metadata.dst_node_id for m in calls] == [10, 11]
     for call in calls:
         assert call.content.array_records[keys.ARRAYS] == model(0)
-        assert dict(call.content.config_records[keys.CONFIG]) == dict(told)
+        assert dict(call.content.config_records[keys.CONFIG]) == {keys.STRATEGY: "fedavg", **told}
 
 
 def test_the_server_waits_until_enough_have_answered() -> None:

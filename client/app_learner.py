@@ -1,0 +1,301 @@
+"""A Flower ClientApp as a learner: measured by the app's ``evaluate``, trained by its ``train``."""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from client.learner import PATH, SPLITS, Job, Learner, NotReady, Sent
+from fedappeal.core.local_rule import Store, StoredRecord
+from fedappeal.core.requirement import Evaluation
+from fedappeal.flower.messages import seconds_left
+from fedappeal.protocol import keys
+from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.protocol.packing import Arrays, Layout, array_record, content_hash, view
+from fedappeal.settings.config import ConfigError
+
+WARM_UP, JOINED = "warm-up", "batches"
+"""Purposes of a `Job`: training alone for the requirement, and for a round that was joined."""
+_PROGRESS, _LATEST, _SIZE = "solo-progress", "latest-measurement", "examples"
+_LOSS, _ACCURACY = re.compile(r"loss\Z", re.IGNORECASE), re.compile(r"(acc|accuracy)\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of an app's numbers.
+
+    Attributes:
+        loss: of the loss by which a client judges; empty: the one that ends in ``loss``.
+        metric: of the metric that is shown beside it; empty: the one that ends in ``acc`` or ``accuracy``.
+        higher_is_better: which way that metric is better.
+        examples: of the number of examples.
+    """
+
+    loss: str = ""
+    metric: str = ""
+    higher_is_better: bool = True
+    examples: str = keys.NUM_EXAMPLES
+
+    def evaluation(self, metrics: MetricRecord) -> Evaluation:
+        """Return what an app's answer to EVALUATE measured.
+
+        Raises:
+            ConfigError: it names no loss, or several.
+        """
+        loss = self._one(metrics, self.loss, _LOSS)
+        if loss is None:
+            named = f"'{self.loss}'" if self.loss else "that ends in 'loss'"
+            there = ", ".join(f"'{key}'" for key in metrics) or "nothing"
+            raise ConfigError(f'the app\'s evaluate tells no single number {named} (it tells {there}): loss="..."')
+        score, metric = self._one(metrics, self.metric, _ACCURACY), ACCURACY
+        if score is not None and not _ACCURACY.search(score):
+            name = re.sub("[^a-z0-9]+", "-", score.lower()).strip("-")
+            metric = Metric(name, self.higher_is_better, low=-np.inf, high=np.inf)
+        others = {key: float(value) for key, value in metrics.items() if not isinstance(value, list)}
+        for key in (self.examples, keys.NUM_EXAMPLES, keys.LOSS, metric.name):
+            others.pop(key, None)
+        value = float("nan") if score is None else float(_number(metrics, score))
+        return Evaluation(float(_number(metrics, loss)), value, metric, others)
+
+    def count(self, metrics: MetricRecord, kind: str) -> int:
+        """Return the number of examples of an answer.
+
+        Raises:
+            ConfigError: it tells none.
+        """
+        if self.examples not in metrics:
+            raise ConfigError(f"the app's {kind} tells no '{self.examples}': the number of its examples")
+        return max(1, round(_number(metrics, self.examples)))
+
+    @staticmethod
+    def _one(metrics: MetricRecord, name: str, ending: re.Pattern[str]) -> str | None:
+        fitting = [key for key in metrics if (key == name if name else ending.search(key))]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def _number(metrics: MetricRecord, key: str) -> float:
+    value = metrics[key]
+    if isinstance(value, list):
+        raise ConfigError(f"the app tells '{key}' as a list: one number is allowed")
+    return value
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The message that a client attends to, as it came.
+
+    Attributes:
+        message: the message.
+        context: the app's own context.
+        record: names of the message's ArrayRecord and ConfigRecord.
+        train_config: what the app's ``train`` is told.
+        evaluate_config: what its ``evaluate`` is told.
+    """
+
+    message: Message
+    context: Context
+    record: tuple[str, str]
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+
+    @property
+    def model(self) -> ArrayRecord:
+        """The model that was sent."""
+        model = self.message.content[self.record[0]]
+        assert isinstance(model, ArrayRecord)
+        return model
+
+
+class AppLearner(Learner):
+    """One client's Flower app.
+
+    Args:
+        app: the app.
+        names: of its numbers.
+        splits: whether its ``evaluate`` measures the split that ``split`` in its configuration names.
+        steps: local steps that one call of its ``train`` stands for, in policies that count steps.
+
+    Attributes:
+        attended: the message that the client attends to.
+        store: where it remembers; set with each message.
+        joined: the app's reply to the round that it has joined.
+    """
+
+    attended: Attended
+    store: Store
+
+    def __init__(self, app: ClientApp, names: Names, splits: bool, steps: int) -> None:
+        self._app, self._names, self._steps = app, names, max(1, steps)
+        self.can = frozenset({SPLITS, PATH}) if splits else frozenset()
+        self.holds_out = splits
+        self.joined: Message | None = None
+        self._layout: tuple[ArrayRecord, Layout] | None = None
+
+    def attend(self, attended: Attended, store: Store) -> None:
+        """Take up a message."""
+        self.attended, self.store, self.joined = attended, store, None
+
+    @property
+    def expects(self) -> Layout:  # type: ignore[override]
+        """Layout of the model that was sent: the app has to know it."""
+        model = self.attended.model
+        if self._layout is None or self._layout[0] is not model:
+            self._layout = model, Layout.of({name: view(array) for name, array in model.items()})
+        return self._layout[1]
+
+    def examples(self, split: str) -> int:
+        """Return the number of examples of the app's latest answer of that kind, else of an evaluation."""
+        kind = MessageType.TRAIN if split == keys.TRAIN_SPLIT else MessageType.EVALUATE
+        for one in (kind, MessageType.EVALUATE):
+            if (known := self.store.read(f"{_SIZE}-{one}")) is not None:
+                return int(known.values["examples"])
+        arrays = {name: view(array) for name, array in self.attended.model.items()}
+        self.measure(arrays, split, Sent(content_hash(self.attended.model)))
+        return self.examples(split)
+
+    def measure(self, arrays: Arrays, split: str, sent: Sent | None = None) -> Evaluation:
+        """Return what the app's ``evaluate`` measures; of the latest model that was sent it is asked once."""
+        model, where = ("" if sent is None else sent.model), split if self.can else ""
+        if model and (known := self.store.read(_LATEST)) is not None and known.values["model"] == f"{where}/{model}":
+            return self._names.evaluation(_metrics_of(known))
+        config = {**self.attended.evaluate_config, **({keys.SPLIT: split} if self.can else {})}
+        reply = self._ask(MessageType.EVALUATE, self.record(arrays), config, self._aside())
+        return self.note(reply, f"{where}/{model}" if model else "")
+
+    def note(self, reply: Message, model: str) -> Evaluation:
+        """Return what an answer to EVALUATE measured, and remember it.
+
+        Args:
+            reply: the answer.
+            model: of which model, with its split; empty: of one that is not asked about again.
+
+        Raises:
+            ConfigError: the answer is none.
+        """
+        metrics = _single(reply, MetricRecord, MessageType.EVALUATE)[1]
+        evaluation = self._names.evaluation(metrics)
+        self._note_examples(MessageType.EVALUATE, metrics)
+        if model:
+            numbers = {key: value for key, value in metrics.items() if not isinstance(value, list)}
+            told = {f"told.{key}": value for key, value in numbers.items()}
+            self.store.write(_LATEST, StoredRecord({"model": model, **told}))
+        return evaluation
+
+    def train(self, arrays: Arrays, job: Job) -> Arrays:
+        """Return what calls of the app's ``train`` make of a model: one for a round; for rho_k, one a solo step.
+
+        Raises:
+            NotReady: training alone has to go on with a later message.
+        """
+        if job.purpose == JOINED:
+            self.joined = reply = self._ask(MessageType.TRAIN, self.record(arrays), self.attended.train_config)
+            self._note_examples(MessageType.TRAIN, _single(reply, MetricRecord, MessageType.TRAIN)[1])
+            return self._trained(reply)
+        calls = job.training.local_steps if job.purpose == WARM_UP else -(-job.training.local_steps // self._steps)
+        return self._alone(arrays, calls, job.purpose == WARM_UP and not self.can)
+
+    def path(self, arrays: Arrays, job: Job, stretches: int) -> Iterator[Arrays]:
+        """Yield the models after each of some stretches of calls."""
+        for part in np.array_split(np.arange(job.training.local_steps), stretches):
+            arrays = self._alone(arrays, len(part), False)
+            yield arrays
+
+    def initial(self, names: Sequence[str]) -> Arrays:
+        """Return the first model that the client has seen, which stands for w_0."""
+        if (progress := self.store.read(_PROGRESS)) is not None:
+            return {name: progress.arrays[f"start/{name}"] for name in names}
+        return {name: view(self.attended.model[name]) for name in names}
+
+    def told(self) -> Mapping[str, float]:
+        """Return the further numbers of the app's reply to the round that it has joined."""
+        if self.joined is None:
+            return {}
+        metrics = _single(self.joined, MetricRecord, MessageType.TRAIN)[1]
+        return {key: float(v) for key, v in metrics.items() if isinstance(v, int | float)}
+
+    def record(self, arrays: Arrays) -> ArrayRecord:
+        """Return arrays as a record, in the order in which the model was sent."""
+        return array_record({name: arrays[name] for name in self.attended.model})
+
+    def _alone(self, arrays: Arrays, calls: int, resumable: bool) -> Arrays:
+        """Return the model after some calls; `NotReady` where they take longer than the message allows."""
+        done, start, longest = 0, arrays, 0.0
+        if resumable and (progress := self.store.read(_PROGRESS)) is not None:
+            done = int(progress.values["calls"])
+            arrays = {name: progress.arrays[f"now/{name}"] for name in arrays}
+        first, aside = done, self._aside()
+        while done < calls:
+            left = seconds_left(self.attended.message)
+            if resumable and done > first and left < 2 * longest:
+                kept = {
+                    f"{when}/{name}": a for when, of in (("start", start), ("now", arrays)) for name, a in of.items()
+                }
+                self.store.write(_PROGRESS, StoredRecord({"calls": done}, kept))
+                raise NotReady(f"it has trained alone {done} of {calls} times, and goes on with the next message")
+            reply = self._ask(MessageType.TRAIN, self.record(arrays), self.attended.train_config, aside)
+            self._note_examples(MessageType.TRAIN, _single(reply, MetricRecord, MessageType.TRAIN)[1])
+            arrays, done = self._trained(reply), done + 1
+            longest = max(longest, left - seconds_left(self.attended.message))
+        return arrays
+
+    def _aside(self) -> Context:
+        """Return a copy of the app's context: what the client tries leaves nothing in it."""
+        context = self.attended.context
+        own = Context(
+            context.run_id, context.node_id, dict(context.node_config), RecordDict(), dict(context.run_config)
+        )
+        own.state = copy.deepcopy(context.state)
+        return own
+
+    def _ask(
+        self, kind: str, model: ArrayRecord, config: Mapping[str, Any], context: Context | None = None
+    ) -> Message:
+        """Return the app's reply to a message of this client's own; None: in the app's own context."""
+        attended = self.attended
+        content = RecordDict({} if context else dict(attended.message.content))
+        content[attended.record[0]], content[attended.record[1]] = model, ConfigRecord(dict(config))
+        question = Message(content, reply_to=attended.message)
+        question.metadata.message_type = kind
+        return self._app(question, context or attended.context)
+
+    def _trained(self, reply: Message) -> Arrays:
+        """Return the model of an app's reply, which has to be like the one that it was sent."""
+        name, model = _single(reply, ArrayRecord, MessageType.TRAIN)
+        try:
+            arrays = {key: view(array) for key, array in model.items()}
+        except ValueError as error:
+            raise ConfigError(f"the app's train returned in '{name}' what cannot be read: {error}") from None
+        if (theirs := Layout.of(arrays)) != (expected := self.expects):
+            wrong = next((a for a, b in zip(theirs.entries, expected.entries, strict=False) if a != b), None)
+            text = (
+                f"array {wrong[0]!r} of shape {wrong[1]} and dtype {wrong[2]}" if wrong else f"{len(arrays)} arrays"
+            )
+            raise ConfigError(f"the app's train returned {text}: names, shapes and dtypes of the model that was sent")
+        return arrays
+
+    def _note_examples(self, kind: str, metrics: MetricRecord) -> None:
+        self.store.write(f"{_SIZE}-{kind}", StoredRecord({"examples": self._names.count(metrics, kind)}))
+
+
+def _metrics_of(record: StoredRecord) -> MetricRecord:
+    told = {key.removeprefix("told."): value for key, value in record.values.items() if key.startswith("told.")}
+    return MetricRecord({key: value for key, value in told.items() if isinstance(value, int | float)})
+
+
+def _single(reply: Message, kind: type[Any], handler: str) -> tuple[str, Any]:
+    """Return name and value of a reply's only record of a kind.
+
+    Raises:
+        ConfigError: it is an error, or has none or several.
+    """
+    if reply.has_error():
+        raise ConfigError(f"the app's {handler} answered with an error: {str(reply.error.reason)[:200]}")
+    records = [(name, record) for name, record in reply.content.items() if isinstance(record, kind)]
+    if len(records) != 1:
+        raise ConfigError(f"the app's {handler} returned {len(records)} {kind.__name__}s: one is allowed")
+    return records[0]

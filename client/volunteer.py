@@ -1,0 +1,235 @@
+"""A Flower ClientApp as a volunteer: its messages are answered by a `Participant` that holds an `AppLearner`.
+
+Under our strategies it answers as our clients do, in the app's own names. A stock strategy knows no volunteers: there
+the client spends its goodwill by itself, and sits a round out by an error reply, which every strategy leaves out.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from client import answers
+from client.answers import Question
+from client.app_learner import AppLearner, Attended, Names
+from client.learner import Learners
+from client.outcome import JOINED, LEFT, Outcome
+from client.participant import Participant
+from client.roster import Participants, store_of
+from client.settings import NodeSettings
+from client.state.memory import client_identity
+from fedappeal.core.local_rule import LocalTrainingSettings, Store, StoredRecord
+from fedappeal.core.registry import STRATEGIES
+from fedappeal.protocol import keys
+from fedappeal.protocol.keys import APP_CONFIGS, LEFT_ERROR, SAT_OUT_ERROR, app_config
+from fedappeal.protocol.packing import Arrays, Layout, content_hash
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
+
+log = logging.getLogger("fedappeal.client")
+
+DEFAULTS: Mapping[str, Scalar] = {
+    "judge-on": "train",
+    "adaptation-steps": 0,
+    "goodwill": RunConfig.model_fields["goodwill"].default,
+    "solo.steps": 10,
+}
+"""Settings of apps that say nothing: a solo step is a call of the app's ``train``."""
+PREFIX = "fedappeal."
+"""In front of the names under which the client remembers in the app's context."""
+_RUN, _SEEN, _ROUND = "app-run", "seen", keys.SERVER_ROUND
+_HANDLED = (MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE)
+_OF_TRAINING = frozenset(LocalTrainingSettings.keys())
+_OF_OWNER = set(NodeSettings.keys()) - {
+    "data",
+    "features",
+    "label",
+    "role",
+    "partition-id",
+    "num-partitions",
+    "data-dir",
+}
+
+
+class VolunteerApp(ClientApp):
+    """A ClientApp that decides for each round whether the app in it trains.
+
+    Args:
+        app: the app.
+        names: of its numbers.
+        splits: whether its ``evaluate`` measures the split that its configuration names.
+        evaluate_config: what its ``evaluate`` is told before the first EVALUATE has come.
+        settings: of a run, by key: policy, requirement, goodwill and so on.
+
+    Raises:
+        ConfigError: for a setting that is not allowed.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        names: Names,
+        splits: bool = False,
+        evaluate_config: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Scalar] | None = None,
+    ) -> None:
+        super().__init__()
+        self._app, self._names, self._splits = app, names, splits
+        self._evaluate_config = ConfigRecord(dict(evaluate_config or {}))
+        self._settings = {**DEFAULTS, **(settings or {})}
+        RunConfig.parse(self._settings)
+        self._participants = Participants(Learners(self._learner))
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message.
+
+        Raises:
+            ConfigError: it cannot be answered; one line for the server.
+        """
+        kind = message.metadata.message_type.removesuffix(".default")
+        if kind not in _HANDLED:
+            return self._app(message, context)
+        ours, theirs = _divided(context)
+        try:
+            return self._answer(kind, message, ours, theirs)
+        finally:
+            context.state.clear()
+            context.state.update(theirs.state)
+            context.state.update({PREFIX + name: record for name, record in ours.state.items()})
+
+    def _answer(self, kind: str, message: Message, ours: Context, theirs: Context) -> Message:
+        place, owner = _place(ours.node_config), {k: v for k, v in ours.node_config.items() if k in _OF_OWNER}
+        node = NodeSettings.parse({**owner, **({"partition-id": place} if place >= 0 else {})})
+        store = store_of(node, ours)
+        attended = self._attended(kind, message, theirs, store)
+        config, names = message.content[attended.record[1]], attended.record
+        of_us = kind == MessageType.QUERY or keys.MANDATORY in config or keys.SPLIT in config
+        client = self._participant(config, ours, node, store, of_us)
+        learner = client.learner
+        assert isinstance(learner, AppLearner)
+        learner.attend(attended, client.store)
+        if kind == MessageType.EVALUATE and not of_us:
+            reply = self._app(message, theirs)
+            learner.note(reply, "" if learner.can else f"/{content_hash(attended.model)}")
+            return reply
+        question = Question(
+            self._translated(message, attended, store, of_us), ours, _unpack, LocalTrainingSettings.of
+        )
+        answer = {MessageType.QUERY: answers.enrol, MessageType.TRAIN: answers.train}.get(kind, answers.evaluate)
+        outcome = answer(client, question)
+        reply = _stock_reply(message, outcome, learner) if not of_us else outcome.reply(message)
+        if outcome.what == JOINED:
+            model = reply.content.pop(keys.ARRAYS) if of_us else outcome.records[keys.ARRAYS]
+            assert isinstance(model, ArrayRecord)
+            name = names[0] if of_us else next(iter(reply.content.array_records))
+            reply.content[name] = ArrayRecord({key: model[key] for key in attended.model})
+        return reply
+
+    def _attended(self, kind: str, message: Message, context: Context, store: Store) -> Attended:
+        """Return what the app would see of a message; what it is told is remembered for questions of the client's."""
+        names = tuple(_only(message, record) for record in (ArrayRecord, ConfigRecord))
+        of_kind: dict[str, ConfigRecord] = {}
+        for one, default in ((MessageType.TRAIN, ConfigRecord()), (MessageType.EVALUATE, self._evaluate_config)):
+            if kind == one:
+                told = message.content[names[1]]
+            elif (name := app_config(one)) in message.content:
+                told = message.content[name]
+            else:
+                kept = store.read(name)
+                of_kind[one] = default if kept is None else ConfigRecord(dict(kept.values))
+                continue
+            assert isinstance(told, ConfigRecord)
+            of_kind[one] = told
+            store.write(app_config(one), StoredRecord({k: v for k, v in told.items() if isinstance(v, Scalar)}))
+        return Attended(
+            message, context, (names[0], names[1]), of_kind[MessageType.TRAIN], of_kind[MessageType.EVALUATE]
+        )
+
+    def _participant(
+        self, config: Mapping[str, Any], context: Context, node: NodeSettings, store: Store, of_us: bool
+    ) -> Participant:
+        """Return the client of a context, in a run of the strategy that its messages name."""
+        run = dict(self._settings)
+        if strategy := str(config.get(keys.STRATEGY, "")):
+            sent = section(config, strategy)
+            known = STRATEGIES.load(strategy, node.allowed).Settings.keys()
+            named = {"strategy": strategy, **{f"{strategy}.{key}": sent[key] for key in sent if key in known}}
+            store.write(_RUN, StoredRecord(named))
+            run |= named
+        elif of_us and (kept := store.read(_RUN)) is not None:
+            run |= kept.values
+        place = max(0, node.partition_id)
+        run["clients"] = max(place + 1, int(context.node_config.get("num-partitions", 1)), int(run.get("clients", 1)))
+        owner = {key: value for key, value in context.node_config.items() if key in _OF_OWNER}
+        owner |= {"client-id": client_identity(node, store), "partition-id": place}
+        derived = Context(context.run_id, context.node_id, owner, context.state, run)
+        return self._participants.of(derived)
+
+    def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> AppLearner:
+        return AppLearner(self._app, self._names, self._splits and config.holds_out, config.local_steps)
+
+    def _translated(self, message: Message, attended: Attended, store: Store, of_us: bool) -> Message:
+        """Return a message as our clients are sent it."""
+        told = message.content[attended.record[1]]
+        assert isinstance(told, ConfigRecord)
+        config = {key: value for key, value in told.items() if key not in _OF_TRAINING}
+        if not config.get(keys.RUN_KEY):
+            config[keys.RUN_KEY] = f"run-{message.metadata.run_id}"
+        if not of_us:
+            seen = store.read(_SEEN)
+            counted = (int(seen.values[_ROUND]) if seen else 0) + 1
+            if seen is None:
+                log.info("this run's strategy asks for no roll call: the model of its first message stands for w_0")
+            config |= {_ROUND: counted, keys.MANDATORY: 1, **{k: told[k] for k in (_ROUND,) if k in told}}
+            store.write(_SEEN, StoredRecord({_ROUND: counted}))
+        content = RecordDict(dict(message.content))
+        del content[attended.record[0]], content[attended.record[1]]
+        content[keys.ARRAYS], content[keys.CONFIG] = attended.model, ConfigRecord(config)
+        translated = Message(content, reply_to=message)
+        translated.metadata.message_type = message.metadata.message_type
+        return translated
+
+
+def _divided(context: Context) -> tuple[Context, Context]:
+    """Return the parts of a context that are the client's and the app's."""
+
+    def part(state: Mapping[str, Any]) -> Context:
+        records = RecordDict(dict(state))
+        return Context(context.run_id, context.node_id, context.node_config, records, context.run_config)
+
+    state = dict(context.state.items())
+    ours = {name.removeprefix(PREFIX): record for name, record in state.items() if name.startswith(PREFIX)}
+    return part(ours), part({name: record for name, record in state.items() if not name.startswith(PREFIX)})
+
+
+def _place(node_config: Mapping[str, Any]) -> int:
+    """Return which of the run's clients a node plays; -1: it does not say."""
+    place = node_config.get("partition-id", -1)
+    return place if isinstance(place, int) else -1
+
+
+def _only(message: Message, kind: type[ArrayRecord] | type[ConfigRecord]) -> str:
+    """Return the name of a message's model, or of its configuration.
+
+    Raises:
+        ConfigError: it has none, or several under other names than ours.
+    """
+    usual = keys.ARRAYS if kind is ArrayRecord else keys.CONFIG
+    found = [name for name, one in message.content.items() if isinstance(one, kind) and name not in APP_CONFIGS]
+    if usual in found or len(found) == 1:
+        return usual if usual in found else found[0]
+    raise ConfigError(f"the message has {len(found)} {kind.__name__}s, none of them '{usual}': one is allowed")
+
+
+def _unpack(record: ArrayRecord, layout: Layout) -> tuple[Arrays, str]:
+    return layout.unpack(record), content_hash(record)
+
+
+def _stock_reply(message: Message, outcome: Outcome, learner: AppLearner) -> Message:
+    """Return the reply to a strategy that knows no volunteers: the app's own, or an error."""
+    if outcome.what == JOINED:
+        assert learner.joined is not None
+        return Message(RecordDict(dict(learner.joined.content)), reply_to=message)
+    code = LEFT_ERROR if outcome.what == LEFT else SAT_OUT_ERROR
+    return Message(Error(code, outcome.why or f"volunteer: {outcome.what}"), reply_to=message)

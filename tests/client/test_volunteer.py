@@ -1,0 +1,240 @@
+"""Any Flower ClientApp becomes a volunteer: under our strategies, and under Flower's own."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+
+from fedappeal.clientapp import volunteer
+from fedappeal.protocol import keys
+from fedappeal.settings.config import ConfigError
+from fedappeal.strategies import FedAvg, FedProx, MaxFL, RoundRecord, appeal_weight
+from tests.client.numpy_app import START, initial, loss, numpy_app, points, step
+from tests.grid import Handler, MemoryGrid, Watch, time_of
+
+Seen = list[tuple[str, dict[str, Any]]]
+
+
+class Records(Watch):
+    """Keeps the records of rounds, of any model."""
+
+    def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        self.records.append(record)
+
+
+class Node:
+    """One node of a grid, which runs an app and keeps its state."""
+
+    def __init__(self, number: int, app: ClientApp) -> None:
+        self.app, self.context = app, Context(7, 10 + number, {"partition-id": number}, RecordDict(), {"lr": 0.1})
+        self.replies: list[Message] = []
+
+    def __call__(self, message: Message) -> Message:
+        self.replies.append(reply := self.app(message, self.context))
+        return reply
+
+
+def federation(apps: list[ClientApp]) -> tuple[MemoryGrid, list[Node]]:
+    nodes = [Node(number, app) for number, app in enumerate(apps)]
+    handlers: dict[int, Handler] = {10 + number: node for number, node in enumerate(nodes)}
+    return MemoryGrid(handlers), nodes
+
+
+def run(strategy: Any, grid: MemoryGrid, rounds: int, **more: Any) -> tuple[Any, Records]:
+    watch = Records()
+    with time_of(grid):
+        result = strategy.start(grid, initial(), rounds, hooks=watch, **more)
+    return result, watch
+
+
+def solo(client: int, calls: int) -> float:
+    w = np.zeros(2)
+    for _ in range(calls):
+        w = step(w, points(client))
+    return loss(w, points(client))
+
+
+def model_of(result: Any) -> np.ndarray:
+    return np.concatenate([array.numpy() for array in result.arrays.values()])
+
+
+def by_hand(rounds: int, clients: int, calls: int, asked: int) -> tuple[np.ndarray, list[list[bool]]]:
+    """MaxFL over the apps, written again: equations 4 to 6, and clients that join where their loss is high."""
+    w, decisions = np.zeros(2), []
+    for number in range(1, rounds + 1):
+        total, moved, joined = 0.0, np.zeros(2), []
+        for k in range(clients):
+            rho, now = solo(k, calls), loss(w, points(k))
+            joined.append(number <= asked or now < rho)
+            if joined[-1]:
+                q = appeal_weight(now, rho)
+                total, moved = total + q, moved + q * (step(w, points(k)) - w)
+        decisions.append(joined)
+        w = w + moved / (total + 1e-3)
+    return w, decisions
+
+
+def test_maxfl_over_wrapped_apps_is_maxfl_by_hand() -> None:
+    seen: Seen = []
+    grid, nodes = federation([volunteer(numpy_app(seen=seen), solo__steps=2) for _ in range(7)])
+    strategy = MaxFL(min_clients=7, mandatory_rounds=5, on_empty_round="keep")
+    result, watch = run(strategy, grid, 8, train_config=ConfigRecord({"lr": 0.1, "local-epochs": 2}))
+    w, decisions = by_hand(8, 7, 2, 5)
+    names = [f"client-{k:04d}" for k in range(7)]
+    recorded = [[r.decisions[name] == "joined" for name in names] for r in watch.records]
+    assert recorded == decisions
+    assert {True, False} == set(decisions[-1]), "one joins, another does not"
+    assert model_of(result) == pytest.approx(w, rel=1e-6)
+    assert list(result.arrays) == list(START)
+    # What the app tells arrives under its own names, and what its context remembers is of joined rounds alone.
+    metrics = result.evaluate_metrics_clientapp[8]
+    losses = [loss(model_of(result), points(k)) for k in range(7)]
+    assert metrics["eval_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert [metrics["accuracy"], metrics["eval_acc"]] == pytest.approx([np.mean([1 / (1 + x) for x in losses])] * 2)
+    assert metrics["gm_appeal"] == np.mean([x < solo(k, 2) for k, x in enumerate(losses)])
+    for k, node in enumerate(nodes):
+        assert node.context.state["count"]["calls"] == sum(joined[k] for joined in decisions)
+    assert {config["local-epochs"] for kind, config in seen if kind == "train"} == {2}
+
+
+def test_a_round_costs_one_evaluation_more_than_the_app_alone_at_most() -> None:
+    seen: Seen = []
+    grid, _ = federation([volunteer(numpy_app(seen=seen), solo__steps=2)])
+    run(MaxFL(mandatory_rounds=9), grid, 1)
+    before = len(seen)
+    run_seen = [kind for kind, _ in seen]
+    assert run_seen.count("train") == 2 + 1
+    seen.clear()
+    grid, _ = federation([volunteer(numpy_app(seen=seen), solo__steps=2)])
+    run(MaxFL(mandatory_rounds=9), grid, 5)
+    kinds = [kind for kind, _ in seen]
+    assert len(kinds) - before == 4 * 2, "four rounds more: training, and the evaluation of each new model"
+
+
+def test_under_flowers_own_fedavg_it_joins_by_goodwill_and_then_sits_out_by_an_error() -> None:
+    grid, nodes = federation([volunteer(numpy_app(), solo__steps=4, goodwill=3) for _ in range(7)])
+    strategy = FlowerFedAvg(min_train_nodes=7, min_evaluate_nodes=7, min_available_nodes=7)
+    with time_of(grid):
+        result = strategy.start(grid, initial(), num_rounds=6)
+    w = np.zeros(2)
+    for number in range(1, 7):
+        joined = [k for k in range(7) if number <= 3 or loss(w, points(k)) < solo(k, 4)]
+        w = np.mean([step(w, points(k)) for k in joined], axis=0) if joined else w
+    assert not np.allclose(w, 0)
+    assert model_of(result) == pytest.approx(w, rel=1e-9)
+    errors = [reply.error.code for node in nodes for reply in node.replies if reply.has_error()]
+    assert set(errors) == {keys.SAT_OUT_ERROR}
+    assert len([e for e in errors if e not in (2, 3, 4, 5)]) == len(errors)
+    assert list(result.evaluate_metrics_clientapp[6]) == ["eval_loss", "eval_acc"]
+    assert list(result.train_metrics_clientapp[1]) == ["train_loss", "calls"]
+
+
+def test_wrapped_and_plain_apps_share_a_run() -> None:
+    grid, _ = federation([volunteer(numpy_app(), participation="always"), numpy_app()])
+    result, watch = run(FedAvg(min_clients=2), grid, 1)
+    w = np.mean([step(np.zeros(2), points(k)) for k in (0, 1)], axis=0)
+    assert model_of(result) == pytest.approx(w, rel=1e-9)
+    assert watch.records[0].decisions == {"client-0000": "joined", "11": "joined"}
+
+
+def test_a_plain_app_under_a_strategy_that_weighs_claims_is_told_what_to_do() -> None:
+    grid, _ = federation([volunteer(numpy_app()), numpy_app()])
+    _, watch = run(MaxFL(min_clients=2), grid, 1)
+    assert watch.records[0].failures["11"].endswith("fedappeal.clientapp.volunteer makes it one")
+
+
+def test_the_keywords_of_flowers_fedavg_mean_what_they_mean_there() -> None:
+    called: list[int] = []
+
+    def aggregate(replies: list[RecordDict], weighted_by: str) -> Any:
+        called.append(len(replies))
+        [record] = replies[0].metric_records.values()
+        assert weighted_by in record
+        return {"mine": 1.0}
+
+    apps = [volunteer(numpy_app(names={"n": "size"}), examples="size", participation="always") for _ in range(6)]
+    grid, _ = federation(apps)
+    strategy = FedAvg(
+        fraction_train=0.5,
+        fraction_evaluate=0.34,
+        min_available_nodes=6,
+        weighted_by_key="size",
+        arrayrecord_key="weights",
+        configrecord_key="told",
+        train_metrics_aggr_fn=aggregate,
+    )
+    result, watch = run(strategy, grid, 2)
+    assert [r.count("joined") for r in watch.records] == [3, 3]
+    assert [(r.expected, r.evaluated) for r in watch.records] == [(2, 2)] * 2
+    assert called == [3, 3]
+    assert result.train_metrics_clientapp[2]["mine"] == 1.0
+    assert {frozenset(m.content) for m in grid.sent("train")} == {frozenset({"weights", "told"})}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "line"),
+    [
+        ({"fraction_train": 0.5, "clients_per_round": 3}, "fraction-train = 0.5 is not allowed together with"),
+        ({"fraction_train": 1.5}, "fraction-train = 1.5 is not allowed"),
+        ({"min_fit_clients": 3}, "min"),
+    ],
+)
+def test_keywords_that_say_nothing_are_one_line(keywords: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=line) as error:
+        MaxFL(**keywords)
+    assert "\n" not in str(error.value)
+
+
+def test_a_client_that_leaves_says_so_by_an_error_that_ours_reads_too() -> None:
+    grid, nodes = federation(
+        [volunteer(numpy_app(), participation="defect", requirement="fixed", defect__leave_below=1e9)]
+    )
+    _, watch = run(FedAvg(), grid, 2)
+    assert watch.records[0].decisions == {"client-0000": "left"}
+    stock = FlowerFedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+    grid, nodes = federation(
+        [volunteer(numpy_app(), participation="defect", requirement="fixed", defect__leave_below=1e9)]
+    )
+    with time_of(grid):
+        stock.start(grid, initial(), num_rounds=1)
+    assert nodes[0].replies[0].error.code == keys.LEFT_ERROR
+
+
+def test_training_alone_goes_on_over_several_messages_where_one_is_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    import client.app_learner as learner
+
+    left = iter([100.0, 90.0, 10.0, 8.0] + [100.0, 99.0] * 40)
+    monkeypatch.setattr(learner, "seconds_left", lambda message: next(left))
+    grid, nodes = federation([volunteer(numpy_app(), solo__steps=6)])
+    _, watch = run(MaxFL(mandatory_rounds=2), grid, 2)
+    assert "fedappeal.solo-progress" in nodes[0].context.state
+    assert [r.decisions for r in watch.records] == [{"client-0000": "joined"}] * 2
+    rho = nodes[0].context.state
+    [stored] = [
+        rho[name]["rho"] for name in rho if name.startswith("fedappeal.requirement-") and "arrays" not in name
+    ]
+    assert stored == pytest.approx(solo(0, 6), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("names", "loss_key", "line"),
+    [
+        ({"loss": "error"}, "", "the app's evaluate tells no single number that ends in 'loss'"),
+        ({"acc": "other_loss"}, "", "the app's evaluate tells no single number that ends in 'loss'"),
+        ({}, "mse", "the app's evaluate tells no single number 'mse'"),
+        ({"n": "size"}, "", "the app's evaluate tells no 'num-examples'"),
+    ],
+)
+def test_an_app_whose_numbers_are_not_known_is_refused_in_one_line(names: Any, loss_key: str, line: str) -> None:
+    grid, _ = federation([volunteer(numpy_app(names=names), loss=loss_key, requirement="fixed")])
+    with pytest.raises(Exception, match=line):
+        run(MaxFL(start_timeout=5), grid, 1)
+
+
+def test_a_local_rule_that_an_app_does_not_know_is_refused_at_the_roll_call() -> None:
+    grid, _ = federation([volunteer(numpy_app())])
+    with pytest.raises(Exception, match="local-rule = 'prox' is not allowed for this client"):
+        run(FedProx(start_timeout=5), grid, 1)
