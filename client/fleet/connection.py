@@ -46,7 +46,7 @@ from fedappeal.flower.node.fleet import (
 from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.fleet_http import HttpFleet
-from fedappeal.flower.node.objects import inflate, inflated_size
+from fedappeal.flower.node.objects import Parcel, inflate, inflated_size
 from fedappeal.system.clock import CLOCK
 
 LARGEST_CACHE = 256 * 2**20
@@ -237,11 +237,11 @@ class FleetConnection:
         due = time.monotonic() + _CONFIRM_AFTER + size / _SLOWEST_SERVER
         self._unconfirmed.append((due, message.about.metadata.run_id, message.object_id))
 
-    def reply(self, message: Message, runtime_s: float) -> None:
+    def reply(self, parcel: Parcel, runtime_s: float) -> None:
         """Send a reply with all that it holds.
 
         Args:
-            message: the reply, made with ``reply_to``.
+            parcel: the reply, made with ``reply_to``.
             runtime_s: seconds that the app worked on it; the SuperLink adds them up.
 
         Raises:
@@ -249,9 +249,9 @@ class FleetConnection:
             NotConnected: as in `receive`; sending it again may help.
         """
         with clock_measured(self._fleet):
-            upload = self._fleet.push(self.node_id, message, runtime_s)
+            upload = self._fleet.push(self.node_id, parcel, runtime_s)
             began = self.traffic.clock()
-            self._fleet.push_objects(self.node_id, message.metadata.run_id, upload)
+            self._fleet.push_objects(self.node_id, parcel.message.metadata.run_id, upload)
         self.traffic.move(sum(map(len, upload.objects.values())), began)
 
     def _pull_settings(self, run_id: int) -> RunSettings:

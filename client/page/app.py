@@ -15,9 +15,10 @@ from client.limits.limits import Limits, read_limits, write_limits
 from client.limits.presets import PRESETS, preset, preset_of
 from client.limits.rest import Surroundings, battery, check_surroundings
 from client.process.owner import PAUSED, client_name, leave, pause, reset, resume
-from client.process.status import GOES_ON, RunState, RunStatus, client_status
+from client.process.status import GOES_ON, RunState, RunStatus, client_status, told_line
 from client.state.activity import KEPT_DECISIONS, Judged
 from client.state.preferred import kept_models
+from client.state.receipts import read_receipts
 from client.state.store import DiskStore
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import figure_text
@@ -30,6 +31,7 @@ from fedappeal.web.buttons import Act, button
 STATIC = Path(__file__).parent / "static"
 _LONGEST = 300
 _SHORT = 80
+_MOST_RECEIPTS, _MOST_TOLD = 100, 1000
 _COLOURS = {look.title: look.colour for look in LOOKS.values()}
 
 
@@ -48,8 +50,23 @@ def page_data(folder: Path) -> dict[str, Any]:
         "battery": battery(),
         "runs": [_run(run, files.get(run.run_key)) for run in reversed(status.runs)],
         "decisions": _decisions(status.runs),
+        "sent": _sent(folder),
         "models": models,
     }
+
+
+def _sent(folder: Path) -> dict[str, Any]:
+    """Return the latest receipts of replies, the latest first, and what is wrong with them."""
+    kept = read_receipts(folder)
+    receipts = [
+        {
+            **{key: line.get(key) for key in ("time", "round", "kind", "decision", "bytes", "hash", "sent")},
+            "run": printable(line.get("run", ""), _LONGEST),
+            "told": printable(told_line(line), _MOST_TOLD),
+        }
+        for line in reversed(kept.receipts[-_MOST_RECEIPTS:])
+    ]
+    return {"receipts": receipts, "problem": printable(kept.problem, _LONGEST)}
 
 
 def _model(store: DiskStore, name: str, card: ModelCard) -> dict[str, Any]:

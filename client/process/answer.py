@@ -1,13 +1,15 @@
 """One answer of a client, as its log and its activity show it; and the reason of an error for the server."""
 
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from flwr.app import Message, MessageType
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
 from client.data.refused import OwnDataError
 from client.limits.guard import config_of
@@ -15,7 +17,7 @@ from client.outcome import DECISIONS, DECLINED, EVALUATED, FAILED, JOINED, LEFT,
 from client.state.activity import Activity
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.protocol.packing import content_size
+from fedappeal.protocol.packing import content_bytes, content_hash, content_size
 from fedappeal.record.looks import LOOKS, ON_REQUEST
 from fedappeal.settings.config import ConfigError
 
@@ -30,6 +32,8 @@ _DONE = {
 }
 LONGEST = 500
 """Characters of a reason."""
+_LONGEST_NAME, _MOST_NAMES = 80, 100
+"""Characters of a text, and names of figures and models, that a receipt keeps."""
 ELSEWHERE = "(a file of this device)"
 """Stands for each path."""
 _QUOTED = re.compile(r"""'[^'\n]*[/\\].*?'(?=[\s:;,.)\]]|$)|"[^"\n]*[/\\][^"\n]*\"""")
@@ -111,6 +115,41 @@ class Answer:
             final=bool(config.get(keys.FINAL, 0)),
             decided=self.decided,
         )
+
+    def receipt(self, content_id: str) -> dict[str, object]:
+        """Return what the reply tells, as its receipt keeps it.
+
+        Args:
+            content_id: hash of the reply's content on the wire, which holds what is shortened here.
+        """
+        config, content = config_of(self.message), self.reply.content if self.reply.has_content() else RecordDict()
+        model = self.message.content.get(keys.ARRAYS) if self.message.has_content() else None
+        plain = [(name, record) for name, record in content.items() if not isinstance(record, ArrayRecord)]
+        figures = ((name, key, value) for name, record in plain for key, value in record.items())
+        told = {
+            printable(key if name == keys.METRICS else f"{name}.{key}", _LONGEST_NAME): _shown(value)
+            for name, key, value in islice(figures, _MOST_NAMES)
+        }
+        if self.reply.has_error():
+            told["error"] = printable(self.reply.error.reason or "", LONGEST)
+        models = ((name, record) for name, record in content.items() if isinstance(record, ArrayRecord))
+        sizes = {printable(name, _LONGEST_NAME): content_bytes(of) for name, of in islice(models, _MOST_NAMES)}
+        return {
+            "run": printable(config.get(keys.RUN_KEY, "") or self.message.metadata.run_id, _LONGEST_NAME),
+            "round": _round(config),
+            "kind": printable(self.message.metadata.message_type.partition(".")[0], _LONGEST_NAME),
+            "model": content_hash(model) if isinstance(model, ArrayRecord) else "",
+            "decision": self.outcome.what,
+            "told": told,
+            "arrays": sizes,
+            "bytes": content_size(content),
+            "hash": content_id,
+        }
+
+
+def _shown(value: object) -> object:
+    """Return a figure of a reply for its receipt: a number, or a short text of anything else."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else printable(value, _LONGEST_NAME)
 
 
 def task_of(message: Message) -> str:

@@ -31,12 +31,14 @@ from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
 from client.state.activity import ENDED_AS, ENDED_EARLY, ENDED_LINES, Activity, run_of
 from client.state.own_key import note_connection
+from client.state.receipts import Receipts
 from client.state.signs import forget_work, note_event, working
 from client.state.store import DiskStore, tidy
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import error_reply, set_times
 from fedappeal.flower.node.fleet import LONGEST_HOLD, MessageDropped, MessageRefused, NodeForgotten, NotConnected
+from fedappeal.flower.node.objects import Parcel
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.clock import CLOCK
@@ -170,6 +172,7 @@ class _Client:
         note_event(folder, "started", "")
         self._looked = time.monotonic()
         self._activity = Activity(folder) if folder else None
+        self._receipts = Receipts(folder) if folder else None
         self._guard = Guard(folder, self.node.limits)
         around = Surroundings()
         self._rest = Rest(folder / PAUSED if folder else None, self._guard, around)
@@ -291,14 +294,33 @@ class _Client:
         seconds = time.monotonic() - started
         if CLOCK.now() >= until:
             raise MessageDropped(f"its time was over before the answer, which took {seconds:.1f} s")
-        set_times(answer.reply, until)
-        # Sent even when asked to end meanwhile, but then only once.
-        self._persist(lambda: fleet.reply(answer.reply, seconds), until=until)
+        self._send(fleet, answer, seconds, until)
         if self._activity is not None:
             answer.remember(self._activity, settings.config, seconds)
         self._tell(answer.kind, answer.line(seconds), message)
         if (deadline := self._guard.deadline) is not None:  # what max-cpu still asks of work that is over
             self._wait(deadline.owed())
+
+    def _send(self, fleet: FleetConnection, answer: Answer, seconds: float, until: float) -> None:
+        """Send an answer, once its receipt is on the disk; even when asked to end meanwhile, but then only once.
+
+        Raises:
+            MessageDropped: it cannot be sent in time, or its receipt cannot be written.
+        """
+        set_times(answer.reply, until)
+        parcel, receipts, number = Parcel.of(answer.reply), self._receipts, 0
+        if receipts is not None:
+            try:
+                number = receipts.write(answer.receipt(parcel.content_id))
+            except (OSError, ValueError) as error:
+                raise MessageDropped(f"its receipt cannot be written, so nothing was sent: {error}") from None
+
+        def send() -> None:
+            fleet.reply(parcel, seconds)
+            if receipts is not None:
+                receipts.confirm(number)
+
+        self._persist(send, until=until)
 
     def _wait(self, seconds: float) -> None:
         """Wait for a limit's sake, alive, until asked to end."""
@@ -312,10 +334,9 @@ class _Client:
         self._tell("failed", f"{refused.about.metadata.message_type}: failed, {refused}")
         about = refused.about.metadata
         until = about.created_at + about.ttl
+        reply = error_reply(str(refused), refused.about)
         with contextlib.suppress(MessageDropped):
-            reply = error_reply(str(refused), refused.about)
-            set_times(reply, until)
-            self._persist(lambda: fleet.reply(reply, 0.0), until=until)
+            self._send(fleet, Answer(refused.about, reply, Outcome(FAILED, str(refused))), 0.0, until)
 
     def _work(self, node_id: int, message: Message, settings: RunSettings) -> Answer:
         run_id = message.metadata.run_id

@@ -2,19 +2,23 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from client.process.owner import PAUSED, client_name, departures, resting, store_of
 from client.state.activity import ENDED_EARLY, ENDED_LINES, OVER, RUN_FAILED, RUN_STOPPED, Activity, RunActivity
 from client.state.preferred import describe_preferred
+from client.state.receipts import Sent
 from client.state.signs import AWAY, CONNECTING, event_of, work_of
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.core.requirement import METRIC
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.locks import is_held
+from fedappeal.system.wording import plural
 
 _RUN = "run-"
 _DAY = 86400
@@ -208,6 +212,27 @@ def describe(folder: Path) -> list[str]:
             lines.append(f"run        {run.run_key or '(no key)'}: {run.line}")
             lines += [f"{'':11}{line}" for line in (run.activity.lines() if run.activity else ())]
     return lines + describe_preferred(store)
+
+
+def receipt_lines(kept: Sent) -> list[str]:
+    """Return the receipts, three lines each, and how many there are."""
+    lines = []
+    for line in kept.receipts:
+        arrived = "" if line["sent"] else ", not known to have arrived"
+        step = f"round {line['round']}" if line.get("round") else "roll call"
+        did = f"run {line.get('run')}, {step}, {line.get('kind')}: {line.get('decision')}"
+        lines += [
+            f"{line.get('number')}  {clock_time(line.get('time', 0.0))}  {did}, {line.get('bytes')} bytes{arrived}",
+            f"{'':4}told: {told_line(line)}",
+            f"{'':4}SHA-256 {line.get('hash')}; of the model that came: {line.get('model') or 'there was none'}",
+        ]
+    return [*lines, f"{plural(len(kept.receipts), 'receipt')}: {kept.problem or 'none was changed or is missing'}"]
+
+
+def told_line(receipt: Mapping[str, Any]) -> str:
+    """Return what a reply told, each figure by its name, and the bytes of its models."""
+    models = {f"{name} (bytes)": size for name, size in receipt.get("arrays", {}).items()}
+    return ", ".join(f"{name} {value}" for name, value in {**receipt.get("told", {}), **models}.items()) or "nothing"
 
 
 def _requires(store: DiskStore, name: str) -> list[str]:

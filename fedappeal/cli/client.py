@@ -14,7 +14,7 @@ from fedappeal.cli.options import part, with_client_options, with_limit_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
 from fedappeal.settings.model import did_you_mean
-from fedappeal.views.terminal.printing import print_lines
+from fedappeal.views.terminal.printing import complain, print_lines
 
 client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True, cls=brief_group(CLIENT))
 
@@ -147,6 +147,20 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
     from client.process.status import describe
 
     print_lines(describe(state_dir.expanduser()))
+
+
+@client_app.command("sent")
+def sent(state_dir: StateDir = DEFAULT_STATE) -> None:
+    """List what left this machine, a receipt a reply, and check that no receipt was changed or lost."""
+    from client.process.owner import store_of
+    from client.process.status import receipt_lines
+    from client.state.receipts import read_receipts
+
+    kept = read_receipts(store_of(state_dir.expanduser()).folder)
+    print_lines(receipt_lines(kept))
+    if kept.problem:
+        complain(kept.problem)
+        sys.exit(1)
 
 
 @client_app.command("pause")

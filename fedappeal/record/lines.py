@@ -166,10 +166,15 @@ def rewrite(path: Path, texts: Iterable[bytes], durable: bool = True) -> None:
     replace_file(path, b"".join(text + b"\n" for text in texts), durable)
 
 
-def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
-    """Append lines to a file, all or none.
+def append_lines(path: Path, lines: Iterable[Mapping[str, object]], durable: bool = False) -> str:
+    """Append lines to a file, all or none; return the check of the last.
 
     A full disk leaves no part of one, which the next line would join.
+
+    Args:
+        path: the file.
+        lines: what they say.
+        durable: whether to wait until the disk has them.
     """
     with open(path, "a+b", buffering=0, opener=open_plain) as out:
         end = out.tell()
@@ -180,9 +185,12 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
             written = 0
             while written < len(text):
                 written += out.write(text[written:])
+            if durable:
+                os.fsync(out.fileno())
         except OSError:
             out.truncate(end)
             raise
+    return _stated(text.removesuffix(b"\n")).decode()
 
 
 def last_text(path: Path) -> bytes | None:

@@ -15,6 +15,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from fedappeal.flower.grid.http_inbox import HttpInbox
 from fedappeal.flower.grid.inbox import inbox_of
 from fedappeal.flower.messages import be_sender
+from fedappeal.flower.node.objects import Parcel
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Allowance
 from tests.flower.conftest import Server
@@ -119,7 +120,7 @@ class Node:
         return upload
 
     def answer(self, made: Message) -> None:
-        upload = self.fleet.push(self.node_id, made, 0.0)
+        upload = self.fleet.push(self.node_id, Parcel.of(made), 0.0)
         self.fleet.push_objects(self.node_id, self.message.metadata.run_id, upload)
 
 

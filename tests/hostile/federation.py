@@ -21,6 +21,7 @@ from client.settings import Connection
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
+from fedappeal.flower.node.objects import Parcel
 from fedappeal.protocol import keys, proof
 from fedappeal.record.folder import KIND, LOCAL
 from fedappeal.record.follower import WatchedRun
@@ -67,7 +68,7 @@ class Attacker(threading.Thread):
                     self.received.append(message.metadata.message_type)
                     reply = self._answer(self, message)
                 if reply is not None:
-                    self.connection.reply(reply, 0.0)
+                    self.connection.reply(Parcel.of(reply), 0.0)
             except (MessageDropped, NotConnected):
                 continue
 

@@ -20,6 +20,7 @@ from client.fleet.connection import FleetConnection
 from client.settings import Connection
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
+from fedappeal.flower.node.objects import Parcel
 from fedappeal.protocol import keys
 from fedappeal.record.reader import Record
 from server.identities import FILE, IdentityFile
@@ -181,7 +182,7 @@ class Crowd(threading.Thread):
                     message = node.receive()
                     reply = message and enrolled(message, f"sock-puppet-{node.node_id}")
                 if reply is not None:
-                    node.reply(reply, 0.0)
+                    node.reply(Parcel.of(reply), 0.0)
                     continue
             except (MessageDropped, NotConnected):
                 pass

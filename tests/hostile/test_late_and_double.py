@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from safetensors.numpy import load_file
 
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
+from fedappeal.flower.node.objects import Parcel
 from fedappeal.protocol import keys
 from fedappeal.record.lines import INITIAL, MODEL
 from fedappeal.record.reader import Record
@@ -44,7 +45,7 @@ class Sender:
 
         def send(answer: Message) -> None:
             with suppress(MessageDropped, NotConnected):
-                attacker.connection.reply(answer, 0.0)
+                attacker.connection.reply(Parcel.of(answer), 0.0)
 
         with ThreadPoolExecutor() as threads:
             list(threads.map(send, self.answers(message)))

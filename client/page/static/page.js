@@ -104,6 +104,16 @@ function decision(data) {
   return row;
 }
 
+function receipt(data) {
+  const row = document.createElement("tr");
+  const when = made("td", new Date(data.time * 1000).toLocaleString());
+  when.append(made("div", data.run, "soft"));
+  const told = made("td", `${data.told}; ${megabytes(data.bytes)}${data.sent ? "" : ", not known to have arrived"}`);
+  told.append(made("div", `SHA-256 ${data.hash}`, "soft"));
+  row.append(when, made("td", data.round || "roll call", data.round ? "" : "roll-call"), made("td", `${data.kind}: ${data.decision}`), told);
+  return row;
+}
+
 function article(run) {
   const whole = document.createElement("article");
   whole.append(made("h3", run.name), made("p", run.line, run.state === "damaged" ? "bad" : ""));
@@ -152,6 +162,8 @@ async function look() {
   at("no-models").hidden = data.models.length > 0;
   at("measure").replaceChildren(...measured(data.runs));
   at("decisions").replaceChildren(...data.decisions.map(decision));
+  at("broken").textContent = data.sent.problem;
+  at("sent").replaceChildren(...data.sent.receipts.map(receipt));
   at("runs").replaceChildren(...data.runs.map(article));
   at("models").replaceChildren(...data.models.map(kept));
   at("erase-costs").textContent = `Costs: the requirements, ${counted(data.models.length, "kept model")} ` +

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Message
 from flwr.common.serde import run_from_proto
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
 from flwr.proto.node_pb2 import Node
@@ -197,9 +196,8 @@ class FleetApi(ABC):
         )
         self._call("ConfirmMessageReceived", request)
 
-    def push(self, node_id: int, reply: Message, runtime_s: float) -> Upload:
+    def push(self, node_id: int, parcel: Parcel, runtime_s: float) -> Upload:
         """Announce a reply; its objects follow by `push_objects`."""
-        parcel = Parcel.of(reply)
         request = fleet_pb2.PushMessagesRequest(
             node=Node(node_id=node_id),
             messages_list=[parcel.message],

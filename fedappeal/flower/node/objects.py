@@ -83,6 +83,11 @@ class Parcel:
                 get_all_nested_objects(reply),
             )
 
+    @property
+    def content_id(self) -> str:
+        """SHA-256 of the reply's RecordDict as it is sent, which names all that it holds so; else of the error."""
+        return str(self.tree.children[0].object_id if self.tree.children else self.tree.object_id)
+
     def contents(self, wanted: set[str]) -> dict[str, bytes]:
         """Return the contents of the wanted objects."""
         return {object_id: item.deflate() for object_id, item in self.objects.items() if object_id in wanted}

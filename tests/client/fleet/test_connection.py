@@ -27,6 +27,7 @@ from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.control import ControlError
 from fedappeal.flower.node import signing
 from fedappeal.flower.node.fleet import LONGEST_HOLD, Announcement, MessageDropped, NotConnected
+from fedappeal.flower.node.objects import Parcel
 from tests.client import certificates
 from tests.warm import warm_superlinks
 
@@ -107,7 +108,7 @@ def test_a_message_and_its_reply_carry_a_model_both_ways(run: Any, fleet: FleetC
     np.testing.assert_array_equal(message.content["arrays"]["flat"].numpy(), model)
     trained = ArrayRecord({"flat": Array(model + 1)})
     answer = RecordDict({"arrays": trained, "metrics": MetricRecord({"decision": 1})})
-    fleet.reply(Message(answer, reply_to=message), 0.5)
+    fleet.reply(Parcel.of(Message(answer, reply_to=message)), 0.5)
     np.testing.assert_array_equal(run.pull(sent)["model"], model + 1)
 
 
@@ -123,7 +124,7 @@ def test_a_model_is_pulled_once_for_evaluate_and_train(
         np.testing.assert_array_equal(message.content["arrays"]["flat"].numpy(), model)
         # In all: Message, RecordDict, ConfigRecord, ArrayRecord, Array, chunk; the last three are the model.
         assert sum(pulls[before:]) == expected
-        fleet.reply(Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message), 0.0)
+        fleet.reply(Parcel.of(Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)), 0.0)
         assert run.pull(sent)["metrics"] == {"loss": 1.0}
 
 
@@ -149,7 +150,7 @@ def test_a_message_that_was_half_pulled_when_the_connection_broke_is_pulled_to_i
     assert not breaks
     assert message.metadata.message_id == sent
     np.testing.assert_array_equal(message.content["arrays"]["flat"].numpy(), model)
-    fleet.reply(Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message), 0.0)
+    fleet.reply(Parcel.of(Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)), 0.0)
     assert run.pull(sent)["metrics"] == {"loss": 1.0}
     assert fleet.receive() is None
 

@@ -11,6 +11,7 @@ from client.limits.presets import PRESETS, preset, preset_of
 from client.page.app import limits_data, volunteer_app
 from client.process.owner import PAUSED, departures
 from client.state.activity import Activity, Judged
+from client.state.receipts import SENT, Receipts
 from client.state.signs import working
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
@@ -61,6 +62,20 @@ def test_limits_of_the_command_line_stand_beside_those_that_they_replace(tmp_pat
     assert (found["mains-only"]["value"], found["mains-only"]["instead"]) == (False, True)
     assert found["hours"]["instead"] is None
     assert all(each["instead"] is None for each in limits_data(tmp_path)["limits"])
+
+
+def test_it_shows_what_was_sent_and_that_the_chain_holds(owner: httpx.Client, tmp_path: Path) -> None:
+    assert owner.get("/data.json").json()["sent"] == {"receipts": [], "problem": ""}
+    kept = Receipts(tmp_path)
+    for number in (1, 2):
+        kept.confirm(kept.write({"run": "abc", "round": number, "told": {"loss": 0.5}, "bytes": 9, "hash": "ab"}))
+    kept.write({"round": 3})
+    sent = owner.get("/data.json").json()["sent"]
+    assert [(line["round"], line["sent"]) for line in sent["receipts"]] == [(3, False), (2, True), (1, True)]
+    assert (sent["receipts"][1]["told"], sent["problem"]) == ("loss 0.5", "")
+    path = tmp_path / SENT
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.4", 1))
+    assert "receipt 1, or the one before it, was changed" in owner.get("/data.json").json()["sent"]["problem"]
 
 
 def test_pause_and_resume(owner: httpx.Client, tmp_path: Path) -> None:

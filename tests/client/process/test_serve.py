@@ -19,11 +19,13 @@ from client.process.owner import reset
 from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
 from client.state.activity import Activity
+from client.state.receipts import read_receipts
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped
+from fedappeal.flower.node.objects import Parcel
 from tests.warm import warm_superlinks
 
 pytestmark = pytest.mark.e2e
@@ -77,6 +79,12 @@ def test_it_answers_says_so_and_outlives_an_app_that_fails(
     assert did.done == {"joined": 1, "sat-out": 1, "left": 1, "evaluated": 1, "failed": 2}
     assert did.bytes_up > MODEL.nbytes
     assert did.bytes_down > 6 * MODEL.nbytes
+    sent = read_receipts(tmp_path / "state")
+    assert (sent.problem, [line["decision"] for line in sent.receipts]) == (
+        "",
+        ["joined", "failed", "failed", "sat out", "left for good", "evaluated"],
+    )
+    assert all(line["sent"] for line in sent.receipts)
 
     client.signal(signal.SIGTERM)
     since = time.monotonic()
@@ -205,7 +213,7 @@ def test_a_run_of_another_package_version_is_served_and_a_stopped_one_dropped(
         assert fleet.end_of(foreign_run.run_id) == "stopped", "so its client learns of it without another message"
         answer = RecordDict({"metrics": MetricRecord({"loss": 1.0})})
         with pytest.raises(MessageDropped, match="run has ended"):
-            fleet.reply(Message(answer, reply_to=message), 0.0)
+            fleet.reply(Parcel.of(Message(answer, reply_to=message)), 0.0)
         assert fleet.receive() is None
 
 

@@ -8,6 +8,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fedappeal.flower.grid.incoming import LONGEST_WAIT
 from fedappeal.flower.messages import error_reply, is_from_superlink
+from fedappeal.flower.node.objects import Parcel
 from fedappeal.protocol import keys
 from tests.flower.runtime_api import Node, World, joins
 from tests.hostile.forged import Forged, forged, model, npy
@@ -40,7 +41,7 @@ def test_an_error_reply_is_handed_over_once_its_client_has_sent_all(world: World
     # Its object may come after the announcement was pulled; the SuperLink stores it only while it knows the reply.
     node = world.node()
     reply = error_reply("no memory", node.message)
-    upload = node.fleet.push(node.node_id, reply, 0.0)
+    upload = node.fleet.push(node.node_id, Parcel.of(reply), 0.0)
     assert world.pull(node) == {}
     world.clock.now += LONGEST_WAIT
     node.fleet.push_objects(node.node_id, node.message.metadata.run_id, upload)

@@ -20,7 +20,7 @@ from fedappeal.flower.node import fleet_api as api_calls
 from fedappeal.flower.node import signing
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.fleet_http import HttpFleet
-from fedappeal.flower.node.objects import inflate
+from fedappeal.flower.node.objects import Parcel, inflate
 from tests.flower.conftest import TRANSPORTS, Server, serve_by
 
 MODEL = np.arange(1000, dtype=np.float32)
@@ -50,7 +50,7 @@ def test_a_message_and_its_reply_go_both_ways(any_server: Server) -> None:
 
     be_sender(run_id, node, announced.about.metadata.dst_task_id or 0)
     trained = RecordDict({"arrays": ArrayRecord({"w": Array(MODEL + 1)}), "metrics": MetricRecord({"loss": 1.0})})
-    upload = fleet.push(node, Message(trained, reply_to=message), 0.5)
+    upload = fleet.push(node, Parcel.of(Message(trained, reply_to=message)), 0.5)
     assert upload.objects
     fleet.push_objects(node, run_id, upload)
     reply = any_server.reply(sent, run_id)
@@ -149,7 +149,7 @@ def test_only_objects_that_the_superlink_lacks_are_uploaded(any_server: Server) 
     message = inflate(sent, fleet.pull_objects(node, run_id, [*announced.parts, sent]))
     be_sender(run_id, node, announced.about.metadata.dst_task_id or 0)
     unchanged = Message(RecordDict({"arrays": ArrayRecord({"w": Array(MODEL)})}), reply_to=message)
-    upload = fleet.push(node, unchanged, 0.0)
+    upload = fleet.push(node, Parcel.of(unchanged), 0.0)
     assert 0 < len(upload.objects) < 5
     fleet.push_objects(node, run_id, upload)
     lost = api.Upload("no session", upload.objects)

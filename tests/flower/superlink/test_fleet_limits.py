@@ -23,6 +23,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from fedappeal.flower.grid.assembly import TreeRefused
 from fedappeal.flower.messages import be_sender, error_reply
 from fedappeal.flower.node.fleet import JOINT, MOST_TOGETHER, NodeForgotten, ObjectTooLarge, split_contents
+from fedappeal.flower.node.objects import Parcel
 from fedappeal.flower.superlink import guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import (
     AT_LEAST,
@@ -95,7 +96,7 @@ def filled(mib: int, first: int = 0) -> Forged:
 def test_an_honest_reply_passes(bounded: Server) -> None:
     sender = Sender(bounded)
     sender.receive()
-    upload = sender.fleet.push(sender.node_id, error_reply("no memory", sender.message), 0.0)
+    upload = sender.fleet.push(sender.node_id, Parcel.of(error_reply("no memory", sender.message)), 0.0)
     sender.fleet.push_objects(sender.node_id, sender.run_id, upload)
     got = bounded.reply(sender.message.metadata.message_id, sender.run_id)
     assert got is not None

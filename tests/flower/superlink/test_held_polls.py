@@ -178,7 +178,7 @@ def test_a_message_that_was_pulled_or_answered_is_not_handed_out_again(holding: 
     holding.send(second)
     assert fleet.pull(node, HOLD) is not None
     be_sender(run_id, node, 1)
-    fleet.push(node, error_reply("no memory", second), 0.0)
+    fleet.push(node, Parcel.of(error_reply("no memory", second)), 0.0)
     assert fleet.pull(node, 0.3) is None
 
 
