@@ -10,9 +10,9 @@ long    the same 1.9 times as long: it is cut to the median, which it raises
 steep   as known, at 73 degrees
 still   the honest updates' mean, a hundredth as long
 
-It claims what is true, or a multiple of the honest clients' median (`CLAIMS`). *without* and *clean* are the honest
-clients' accuracy with the attackers away (they answer no TRAIN) and honest. An attack has the points lost against
-*without*, on average and at most over the seeds: each on the first two, the two worst on all five.
+It claims what is true, or a multiple of the honest clients' median (influence.toml). *without* and *clean* are the
+honest clients' accuracy with the attackers away (they answer no TRAIN) and honest. An attack has the points lost
+against *without*, on average and at most over the seeds: each on the first two, the two worst on all five.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,32 +26,16 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.runner import BenchRow, Figures, small
+from benchmarks.runner import BenchRow, Figures, design_of, small
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message
 
 Vector = NDArray[np.float64]
 
-CLIENTS, SEEDS, TRIED, WORST = 10, range(5), 2, 2
-SETTINGS: dict[str, Any] = {
-    **{"task": "digits", "clients": CLIENTS, "participation": "always", "mandatory_rounds": -1},
-    **{"judge_on": "train", "adaptation_steps": 0, "goodwill": -1, "threads": 1, "quiet": True},
-}
-DATA: Mapping[str, Any] = {"skewed": {"partition": "dirichlet", "dirichlet_alpha": 0.3}, "iid": {"partition": "iid"}}
-STRATEGIES = ("fedavg", "fedprox", "fedadam", "maxfl", "afl", "term", "mwfed", "scaffold", "fednova", "mifa", "fedau")
-STRATEGIES += ("oracle", "ditto", "perfedavg", "pfedme", "fedalign", "qfedavg", "adagd", "maxfl-adagd")
-TIMES = {"qfedavg": 2, "adagd": 10, "maxfl-adagd": 10}
-"""The rounds that some strategies need, in those of the others."""
-CLAIMS: Mapping[str, tuple[str, Sequence[float]]] = {
-    **dict.fromkeys(("scaffold", "mwfed", "mifa", "fedau", "oracle"), ("num-examples", ())),
-    **dict.fromkeys(("afl", "term", "qfedavg"), ("loss", (1.0, 1.95, 100.0))),
-    **{"maxfl": ("appeal-weight", (1.0, 1.95)), "adagd": ("loss", (0.01,)), "maxfl-adagd": ("margin", (-1.0,))},
-}
-"""What a strategy goes by, and the multiples that attackers claim; the others go by ``EXAMPLES``."""
-EXAMPLES = ("num-examples", (1.0, 1.95))
-RECORDS = {"scaffold": ("arrays", "control-delta")}
-"""The records of replies that have several."""
+SEEDS, TRIED, WORST = range(5), 2, 2
+DESIGN = design_of(__file__)
+CLIENTS = int(DESIGN["settings"]["clients"])
 WITHOUT, CLEAN = "without", "clean"
 
 
@@ -74,9 +58,15 @@ class Attack(NamedTuple):
         return self.update + f" ({self.record})" * bool(self.record) + f", claims {self.claim:g}" * bool(self.claim)
 
 
+def claims_of(strategy: str) -> tuple[str, Sequence[float]]:
+    """Return what a strategy goes by, and the multiples that attackers claim."""
+    name, multiples = DESIGN["claims"].get(strategy, DESIGN["claims"]["examples"])
+    return name, multiples
+
+
 def attacks(strategy: str) -> list[Attack]:
     """Return the attacks that are tried on a strategy."""
-    claims, records = CLAIMS.get(strategy, EXAMPLES)[1], RECORDS.get(strategy, ())
+    claims, records = claims_of(strategy)[1], DESIGN["records"].get(strategy, ())
     tried = [Attack(update) for update in ("flip", "alie", "ipm", "known", "steep")]
     tried += [Attack("known", claim=claim) for claim in claims]
     tried += [Attack(update, claim=claim) for claim in (claims or (0.0,))[-1:] for update in ("long", "still")]
@@ -210,7 +200,7 @@ def under_attack(strategy: str, attack: Attack, colluding: frozenset[int]) -> An
     """Return the class of a strategy's rounds' intakes, in which some clients attack."""
     from strategies.rounds.intake import Intake
 
-    attributes = {"attack": attack, "colluding": colluding, "goes_by": CLAIMS.get(strategy, EXAMPLES)[0]}
+    attributes = {"attack": attack, "colluding": colluding, "goes_by": claims_of(strategy)[0]}
     return type("ColludingIntake", (Collusion, Intake), attributes)
 
 
@@ -238,7 +228,7 @@ def honest_accuracy(
     template = REGISTRY.load(strategy)(**own) if own else strategy
     intake = under_attack(strategy, attack, colluding)
     with TemporaryDirectory() as folder, patch("strategies.rounds.rounds.Intake", intake):
-        clients = fedappeal.simulate(template, **SETTINGS, **settings, out=f"{folder}/run").clients
+        clients = fedappeal.simulate(template, **DESIGN["settings"], **settings, out=f"{folder}/run").clients
     last = clients[clients["round"] == clients["round"].max()]
     honest = [int(client.rpartition("-")[2]) not in colluding for client in last["client"]]
     losses = clients.groupby("round")["loss"].quantile(0.5, interpolation="lower")
@@ -259,7 +249,8 @@ def attack_losses(strategy: str, data: str, attackers: int, seeds: range, rounds
         nonlocal highest
         of_attack = scores.setdefault((influence, attack), [])
         for seed in seeds:
-            settings = {**DATA[data], "rounds": rounds * TIMES.get(strategy, 1), "seed": seed, "influence": influence}
+            settings = {**DESIGN["data"][data], "seed": seed, "influence": influence}
+            settings["rounds"] = rounds * DESIGN["times"].get(strategy, 1)
             accuracy, rise = honest_accuracy(strategy, attack, settings, attackers)
             of_attack.append(accuracy)
             highest = highest if attack.update not in (WITHOUT, CLEAN) else max(highest, rise)
@@ -282,7 +273,9 @@ def attack_losses(strategy: str, data: str, attackers: int, seeds: range, rounds
 
 ROWS = {
     f"influence/{data}-{attackers}": BenchRow(
-        {name: partial(attack_losses, name, data, attackers, seeds) for name in STRATEGIES}, rounds=20, repetitions=1
+        {name: partial(attack_losses, name, data, attackers, seeds) for name in DESIGN["strategies"]},
+        rounds=20,
+        repetitions=1,
     )
     for data, attackers, seeds in (("skewed", 2, SEEDS), ("skewed", 1, SEEDS[:2]), ("iid", 2, SEEDS[:2]))
 }

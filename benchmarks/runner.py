@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -64,6 +65,11 @@ class Clock:
         (start, *parts) = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(self._marks)]
         seconds, used = zip(*(parts[:-1] or parts), strict=True)
         return {"s": list(seconds), "CPU s": list(used), "start s": start[0], "start CPU s": start[1]}
+
+
+def design_of(module: str) -> dict[str, Any]:
+    """Return what the data file beside a module says of its rows."""
+    return tomllib.loads(Path(module).with_suffix(".toml").read_text())
 
 
 def small() -> bool:

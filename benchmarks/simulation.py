@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import command
-from benchmarks.runner import ROOT, BenchRow, Clock, Figures, peak_mib, row_size
+from benchmarks.runner import ROOT, BenchRow, Clock, Figures, design_of, peak_mib, row_size
 
 Settings = Mapping[str, Any]
 
-_PLAIN = {"task": "fmnist", "strategy": "fedavg", "participation": "always", "requirement": "fixed"}
-_PLAIN |= {"mandatory-rounds": 0, "evaluate-every": 0, "evaluate-train": False}
-_FMNIST = {**_PLAIN, "clients": 100, "clients-per-round": 5}
-_MAXFL = {**_FMNIST, "strategy": "maxfl", "evaluate-every": 1, "evaluate-train": True}
+_WORKERS = "simulate --task fmnist --strategy maxfl --clients 100 --clients-per-round 5 --requirement fixed"
 
 
 def config_of(settings: Settings, rounds: int, **more: Any) -> Any:
@@ -121,46 +118,19 @@ def flower(settings: Settings, rounds: int) -> Figures:
     return {"s": used, "start s": whole - sum(seconds), "accuracy": lines[-1]["accuracy"]}
 
 
-def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = "batched", by: str = "s") -> BenchRow:
+def row(settings: Settings, arms: Iterable[str], over: str = "batched", by: str = "s", rounds: int = 20) -> BenchRow:
     """Return a row of these settings."""
     every = {
         "plain loop": partial(plain, settings),
         **{mode: partial(ours, settings, mode) for mode in ("sequential", "batched", "vmap", "auto")},
         "Flower": partial(flower, settings),
+        **{f"{n} workers": partial(command, f"{_WORKERS} --mode layers --workers {n}") for n in (0, 1, 2)},
     }
     return BenchRow({arm: every[arm] for arm in arms}, over, by, rounds)
 
 
-_ALL = ("plain loop", "sequential", "batched", "Flower")
-_LOGISTIC = {"model": "logistic", "clients": 60, "clients-per-round": 0, "local-steps": 0, "local-epochs": 5}
-_START = {**_PLAIN, "min-examples": 1, "clients-per-round": 10}
-_MANY = {
-    "messages-1000": {**_PLAIN, "clients": 1000, "min-examples": 10, "local-steps": 5},
-    "start-10000": {**_START, "clients": 10_000, "partition": "iid"},
-    "start-100000": {
-        **_START,
-        "clients": 100_000,
-        "task": "synth",
-        "model": "logistic",
-        "set": {"synth.examples": 20},
-    },
-}
-_WORKERS = "simulate --task fmnist --strategy maxfl --clients 100 --clients-per-round 5 --requirement fixed"
-
+_DESIGN = design_of(__file__)
 ROWS = {
-    "simulation/mlp": row(_FMNIST, (*_ALL, "vmap", "auto")),
-    "simulation/mlp-evaluated": row({**_FMNIST, "evaluate-every": 1}, _ALL),
-    "simulation/logistic": row({**_FMNIST, **_LOGISTIC}, ("plain loop", "sequential", "batched", "Flower")),
-    "simulation/cnn": row({**_FMNIST, "model": "cnn"}, (*_ALL, "vmap", "auto")),
-    "evaluation": row(_MAXFL, ("plain loop", "batched"), 20, "plain loop", "CPU s"),
-    **{f"many-clients/{name}": row(settings, ("auto",), 6, "auto", "CPU s") for name, settings in _MANY.items()},
-    "workers": BenchRow(
-        {
-            "plain loop": partial(plain, _MAXFL),
-            **{f"{n} workers": partial(command, f"{_WORKERS} --mode layers --workers {n}") for n in (0, 1, 2)},
-        },
-        "plain loop",
-        "s",
-        rounds=30,
-    ),
+    name: row(**{**facts, "settings": {**_DESIGN["settings"], **facts["settings"]}})
+    for name, facts in _DESIGN["rows"].items()
 }

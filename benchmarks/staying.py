@@ -6,38 +6,15 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.runner import BenchRow, Figures, small
+from benchmarks.runner import BenchRow, Figures, design_of, small
 
 Settings = Mapping[str, Any]
 
 SEEDS = range(21, 31)
-TASKS: Mapping[str, Settings] = {
-    "fmnist": {"clients": 20},
-    "digits": {"clients": 10},
-    "chem97": {"clients": 20, "min_examples": 50},
-    "debian": {"clients": 20, "learning_rate": 2.0, "set": {"solo.learning-rate": 2.0}, "min_examples": 50},
-}
-ARMS: Mapping[str, Settings] = {
-    "FedAvg": {"strategy": "fedavg"},
-    "MaxFL": {"strategy": "maxfl"},
-    "FedAvg, judged as sent": {"strategy": "fedavg", "adaptation_steps": 0},
-    "FedAvg, judged by training loss": {"strategy": "fedavg", "judge_on": "train"},
-    "FedAvg, all always join": {"strategy": "fedavg", "participation": "always"},
-    "the same, nothing held out": {"strategy": "fedavg", "participation": "always", "judge_on": "train"},
-}
-SCARCE: Settings = {
-    **{"task": "fmnist", "clients": 40, "partition": "dirichlet-clusters", "min_examples": 50},
-    **{"max_train_examples": 300, "flip_share": 0.3, "on_empty_round": "keep", "goodwill": -1},
-    **{"learning_rate": 0.05, "local_steps": 5, "evaluate_every": 5},
-    "set": {"solo.steps": 40, "solo.learning-rate": 0.05},
-}
-"""The setting of `fedappeal reproduce volunteers`: three clients in ten have flipped labels; goodwill is scarce."""
+_DESIGN = design_of(__file__)
 SCARCE_ARMS: Mapping[str, Settings] = {
-    f"{strategy}, {what}": {**SCARCE, "strategy": strategy, **goodwill}
-    for what, goodwill in (
-        ("held-out data, 9 rounds of goodwill", {"mandatory_rounds": 9}),
-        ("training loss, 20 rounds of goodwill", {"mandatory_rounds": 20, "judge_on": "train"}),
-    )
+    f"{strategy}, {what}": {**_DESIGN["scarce"], "strategy": strategy, **goodwill}
+    for what, goodwill in _DESIGN["goodwill"].items()
     for strategy in ("fedavg", "fedadam", "maxfl")
 }
 
@@ -72,10 +49,13 @@ ROWS = {
     ),
     **{
         f"staying/{task}": BenchRow(
-            {arm: partial(staying_figures, {"task": task, **shared, **settings}) for arm, settings in ARMS.items()},
+            {
+                arm: partial(staying_figures, {"task": task, **shared, **settings})
+                for arm, settings in _DESIGN["arms"].items()
+            },
             rounds=60,
             repetitions=1,
         )
-        for task, shared in TASKS.items()
+        for task, shared in _DESIGN["tasks"].items()
     },
 }
