@@ -1,7 +1,8 @@
 """The benchmark's page, picture and verdicts, from its results alone."""
 
+import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -25,18 +26,7 @@ IGNITION = "ignition"
 COMPARED = ("kept", "regret", "worst")
 """Measures by which strategies are compared with FedAvg at a task's largest goodwill."""
 
-_NOT_SAID = """\
-- Clients are simulated: their behaviours are rules, not people. Tasks are small.
-- A seed draws people, model and rounds at once; intervals are over all three.
-- Settings are defaults; none was tuned to the benchmark.
-"""
-_SHOWN = """\
-Means ± deviations over seeds, of the last ten free rounds, at the largest goodwill. *Regret*: what clients lose by
-the shared model where they prefer their own; below 0 they prefer the worse one. *Worst 10 %*: of the clients. *If
-random*: clients join at random, as often as the row's, from 25 % on. Marked: better than FedAvg (ahead) or worse
-(behind) on paired seeds; t tests or sign flips, Holm's correction over a column. First: [who keeps its
-volunteers](README.md).
-"""
+_TEXTS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("page.toml").read_text())
 
 
 def with_verdicts(results: BenchResults) -> BenchResults:
@@ -179,17 +169,11 @@ def write_page(results: BenchResults, folder: Path) -> Path:
         draw(of, folder / PICTURE)
     head = ["# Who keeps its volunteers", _summary(results)]
     head += [f"![share of seeds that live, by goodwill]({PICTURE}.png)"] if of else []
-    head.append(
-        "A run lives when at least 20 % of its clients join in the last ten of its 30 free rounds. The ignition "
-        "point is the goodwill, the mandatory rounds before, at which half of the seeds live; `>6`: more than was "
-        "tried; `ended early`: in mandatory rounds, which do not tell who joins. Marked are strategies that need "
-        "less goodwill than FedAvg (ahead), or more (behind): sign tests on paired seeds, Holm's correction over "
-        f"a task. [Retention, regret, the worst decile and bytes]({MEASURES}) have a page of their own."
-    )
-    tail = ["## What we do not conclude", _NOT_SAID.strip(), "## How it was made", _made(results)]
+    head.append(_TEXTS["lives"])
+    tail = ["## What we do not conclude", _TEXTS["not-concluded"], "## How it was made", _made(results)]
     lives, others, *by_task = tables(results)
     headline = _headline(results, "regret", "regret than with FedAvg")
-    _write(folder / MEASURES, ["# Retention, regret, worst decile and bytes", headline, _SHOWN.strip()], by_task)
+    _write(folder / MEASURES, ["# Retention, regret, worst decile and bytes", headline, _TEXTS["measures"]], by_task)
     return _write(folder / PAGE, head, [lives, others], tail)
 
 
