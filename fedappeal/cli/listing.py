@@ -4,26 +4,24 @@ All of it is read off the classes; those that come with fedappeal load neither t
 """
 
 import inspect
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import tomli_w
 
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Plugin, Registry
-from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
-from fedappeal.core.requirement import RequirementKind
 from fedappeal.record.columns import column_rows
 from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.model import did_you_mean
 from fedappeal.system.wording import in_columns
 from fedappeal.tasks import MODELS, TASKS
-from fedappeal.tasks.task import Task
 from fedappeal.views.tracking.tracker import TRACKERS
-from strategies.rounds.algorithm import Algorithm
 
 KINDS: tuple[tuple[str, str, Registry[Any]], ...] = (
     ("strategies", "--strategy", STRATEGIES),
@@ -35,6 +33,9 @@ KINDS: tuple[tuple[str, str, Registry[Any]], ...] = (
 )
 _ANY: Registry[Plugin] = Registry(kind="name", group="", base=Plugin, built_in={})
 """Finds ``package.module:Name`` of any kind."""
+_ATTRIBUTES: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+"""The attributes that are shown, by kind and title."""
+_TRAINING = {True: "side by side", False: "one by one"}
 
 
 def all_names() -> Iterator[str]:
@@ -65,7 +66,7 @@ def _first_line(plugin: Any) -> str:
 
 
 def _training(rule: type[LocalRule]) -> str:
-    return "side by side" if rule.batched else "one by one"
+    return _TRAINING[rule.batched]
 
 
 def description(name: str) -> Iterator[str]:
@@ -85,7 +86,7 @@ def description(name: str) -> Iterator[str]:
             yield ""
         yield f"{kind} {name}"
         yield f"  {_first_line(plugin)}"
-        yield from _in_columns(_attributes(plugin))
+        yield from _in_columns(_attributes(kind, plugin))
         yield from _settings(plugin)
 
 
@@ -121,66 +122,35 @@ def _is(plugin: Any, base: type) -> bool:
     return isinstance(plugin, type) and issubclass(plugin, base)
 
 
-def _attributes(plugin: Any) -> list[tuple[str, str]]:
-    """Return a plug-in's attributes by name and value."""
-    if _is(plugin, Algorithm):
-        return _of_strategy(plugin)
-    if _is(plugin, Policy):
-        return [
-            ("heeds mandatory rounds", _yes(plugin.mandatory)),
-            ("looks at the model", _yes(plugin.needs_loss)),
-            ("reads its own past", _yes(plugin.needs_history)),
-            ("may leave for good", _yes(plugin.can_leave)),
-        ]
-    if _is(plugin, LocalRule):
-        return [
-            ("clients train", _training(plugin)),
-            ("applies momentum", _yes(plugin.knows_momentum)),
-            ("applies weight decay", _yes(plugin.knows_weight_decay)),
-            ("sends one trained model", _yes(plugin.sends_model)),
-        ]
-    if _is(plugin, RequirementKind):
-        return [
-            ("rho_k is", f"a{'n' * (plugin.of[0] in 'aeiou')} {plugin.of}"),
-            ("trains alone", _yes(plugin.trains)),
-        ]
-    if _is(plugin, Task):
-        shape = getattr(plugin, "input_shape", None)
-        classes = getattr(plugin, "num_classes", None)
-        return [
-            ("an example", "x".join(map(str, shape)) if shape else "by the settings"),
-            ("labels", str(classes or "by the settings")),
-            ("partition = auto is", plugin.auto_partition),
-            (
-                "primary metric",
-                f"{plugin.metric.name}, {'higher' if plugin.metric.higher_is_better else 'lower'} is better",
-            ),
-            ("share = auto is", plugin.share),
-            ("model = auto is", getattr(plugin, "default_model", "the task's own")),
-        ]
-    return []
+def _attributes(kind: str, plugin: Any) -> list[tuple[str, str]]:
+    """Return a plug-in's attributes by name and value; none of a task that is a function."""
+    shown = _ATTRIBUTES.get(kind, {}) if isinstance(plugin, type) else {}
+    return [(title, _attribute(plugin, name)) for title, name in shown.items()]
 
 
-def _of_strategy(plugin: type[Algorithm]) -> list[tuple[str, str]]:
-    rule = plugin.LocalRule
-    return [
-        ("policy of its paper", plugin.policy),
-        ("local rule", f"its own, {rule.name} ({_training(rule)})" if rule else "sgd, or any (--local-rule)"),
-        ("needs the clients' losses", _yes(plugin.needs_losses)),
-        ("needs the clients' weights", _yes(plugin.needs_weight)),
-        ("needs the appeal bits", _yes(plugin.needs_appeal)),
-        ("surveys training examples", _yes(plugin.survey is not None)),
-        ("needs a loss as rho_k", _yes(plugin.compares_losses)),
-        ("loss-mode", " | ".join(plugin.loss_modes)),
-        ("asks all clients each round", _yes(plugin.needs_everybody)),
-        ("replaces clients that sit out", _yes(plugin.asks_on)),
-        ("may refuse an update", _yes(plugin.may_refuse)),
-        ("needs of the replies", "sums alone" if plugin.only_sums else "each reply"),
-    ]
+def _attribute(plugin: Any, name: str) -> str:
+    value = getattr(plugin, name, None)
+    if name in _WORDS:
+        return _WORDS[name](value)
+    return value if isinstance(value, str) else " | ".join(value) if isinstance(value, tuple) else _yes(value)
 
 
-def _yes(value: bool) -> str:
+def _yes(value: object) -> str:
     return "yes" if value else "no"
+
+
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "LocalRule": lambda rule: f"its own, {rule.name} ({_training(rule)})" if rule else "sgd, or any (--local-rule)",
+    "survey": lambda survey: _yes(survey is not None),
+    "only_sums": lambda sums: "sums alone" if sums else "each reply",
+    "batched": _TRAINING.__getitem__,
+    "of": lambda of: f"a{'n' * (of[0] in 'aeiou')} {of}",
+    "input_shape": lambda shape: "x".join(map(str, shape)) if shape else "by the settings",
+    "num_classes": lambda classes: str(classes or "by the settings"),
+    "metric": lambda metric: f"{metric.name}, {'higher' if metric.higher_is_better else 'lower'} is better",
+    "default_model": lambda model: model or "the task's own",
+}
+"""The words for values that are neither texts nor yes or no, by attribute."""
 
 
 def _settings(plugin: Any) -> Iterator[str]:
