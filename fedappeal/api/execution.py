@@ -1,30 +1,21 @@
 """How a run of this process is carried out: what is checked before, who watches it, where it lies."""
 
 import itertools
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord
-
 from client.data.cache import pick_device
 from fedappeal.api.client_data import central_evaluation
-from fedappeal.api.progress import Shown
-from fedappeal.api.silence import Notice
 from fedappeal.runs.checks import check_learns_here
-from fedappeal.runs.plan import RunPlan, simulate_plan
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation import engine
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.simulation.process_wide import survive_fork
-from fedappeal.views.terminal.progress import progress_text
 from fedappeal.views.tracking.tracker import MakeTracker
-from fedappeal.views.tracking.tracker_threads import track_run
 from server.server_run import Evaluate
-from strategies.rounds.round import RoundRecord
 
 
 @dataclass(frozen=True)
@@ -67,40 +58,6 @@ def check_run(plan: RunPlan, how: Simulation, watching: Watching) -> None:
         raise ConfigError(f"on_round = {watching.on_round!r} is not allowed: a callable is")
     if not isinstance(watching.keep_models, int) or watching.keep_models < 0:
         raise ConfigError(f"keep_models = {watching.keep_models!r} is not allowed: a number of rounds; 0: none is")
-
-
-def run_or_resume(
-    plan: RunPlan,
-    how: Simulation,
-    watching: Watching,
-    show: Shown,
-    finished: Callable[[RoundRecord, ArrayRecord], Any],
-) -> bool:
-    """Run or continue a planned run; return whether Ctrl-C has ended it.
-
-    Args:
-        plan: the run.
-        how: how it is simulated.
-        watching: what the program wants to see of it.
-        show: shows how far it is.
-        finished: makes of a round and its model what ``on_round`` is given.
-    """
-    models: list[ArrayRecord] = []
-
-    def on_round(record: RoundRecord) -> None:
-        text = progress_text(plan.name, record.as_line(), plan.task.metric)
-        show(text, record.server_round, plan.config.rounds)
-        finished_round = finished(record, models.pop())
-        if watching.on_round is not None:
-            watching.on_round(finished_round)
-
-    evaluate, folder = watching.central(plan, how), plan.folder(how.runtime())
-    try:
-        with track_run(plan.path, watching.trackers, partial(warnings.warn, category=Notice)):
-            simulate_plan(plan, how, folder, on_round=on_round, on_model=models.append, evaluate=evaluate)
-    except KeyboardInterrupt:
-        return True
-    return False
 
 
 def new_folder(name: str) -> Path:

@@ -167,17 +167,15 @@ class TaskParts:
     measures: Measures = TASKS_OWN
 
     @classmethod
-    def of(cls, call: Mapping[str, Any]) -> "TaskParts":
-        """Return the parts that are among the arguments of `fedappeal.simulate`.
+    def of(cls, data: Any, columns: TableColumns, model: Any, measures: Measures) -> "TaskParts":
+        """Return the parts that a program gives.
 
         Raises:
-            ConfigError: columns without data, or a loss or metrics that are not allowed.
+            ConfigError: columns without data.
         """
-        columns = TableColumns(call["client"], call["label"], tuple(call["features"]), call["partitioner"])
-        if call["data"] is None and columns != NO_COLUMNS:
+        if data is None and columns != NO_COLUMNS:
             raise ConfigError("data is missing: client, label, features and partitioner go with it")
-        data = None if call["data"] is None else OwnData(call["data"], columns)
-        return cls(data, call["model"], Measures.of(call["loss"], call["metrics"]))
+        return cls(None if data is None else OwnData(data, columns), model, measures)
 
     @property
     def given(self) -> bool:
@@ -265,9 +263,7 @@ def plan_of(
     if isinstance(parts.model, str) and parts.data is None:
         general["model"], parts = parts.model, replace(parts, model=None)
     config = RunConfig.parse({**general, **({"strategy": name} if name else {}), **sections})
-    if isinstance(task, type) and not task_name:
-        built = task(config.task_settings(), None)
-    given = Objects(parts.task(config, built, data_dir) if parts.given else built, template)
+    given = _objects(config, template, task, parts, data_dir)
     config = given.named(config)
     plan = RunPlan.of(config, NO_FOLDER, given=given, data_dir=data_dir)
     unused = plan.unused
@@ -298,11 +294,14 @@ def given_again(config: RunConfig, strategy: Any, task: Any, parts: TaskParts, d
     Raises:
         ConfigError: for what is not allowed.
     """
-    template, _ = _strategy(strategy, config.as_config())
-    built, _ = _task(task)
-    settings = config.task_settings()
-    if isinstance(task, type) and built is None:
-        built = task(settings, Path(data_dir) if data_dir else None)
+    return _objects(config, _strategy(strategy, config.as_config())[0], task, parts, data_dir)
+
+
+def _objects(config: RunConfig, template: Strategy | None, task: Any, parts: TaskParts, data_dir: str) -> Objects:
+    """Return the objects of a run with these settings; ``template``: its strategy's."""
+    built, name = _task(task)
+    if isinstance(task, type) and not name:
+        built = task(config.task_settings(), Path(data_dir) if data_dir else None)
     return Objects(parts.task(config, built, data_dir) if parts.given else built, template)
 
 

@@ -6,7 +6,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord
 
 from client.data.cache import pick_device
 from client.training.models import arrays_of, load_arrays
-from fedappeal.api.execution import Watching, new_folder, run_or_resume
+from fedappeal.api.execution import Watching, new_folder
 from fedappeal.api.kept_models import keep_model, kept_model
 from fedappeal.api.progress import Shown, show_progress
 from fedappeal.api.report import Report
@@ -33,7 +33,7 @@ from fedappeal.record.folder import GIVEN, names_in_data
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record, Snapshot
 from fedappeal.runs.checks import check_allowed
-from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
@@ -44,6 +44,8 @@ from fedappeal.tasks.task import Task
 from fedappeal.trained.card import read_card
 from fedappeal.trained.model import Prediction, TrainedModel, model_file
 from fedappeal.views.comparison.export import pandas
+from fedappeal.views.terminal.progress import progress_text
+from fedappeal.views.tracking.tracker_threads import track_run
 from server.build import Objects, run_plugins
 from server.checkpoints import Checkpoint, settings_to_resume
 from strategies.rounds.round import RoundRecord
@@ -393,17 +395,24 @@ class Run:
 
     def _go(self, plan: RunPlan, show: Shown) -> None:
         """Run, or continue, the run; after Ctrl-C it can be continued."""
+        watching, models = self._watching, list[ArrayRecord]()
 
-        def finished(record: RoundRecord, arrays: ArrayRecord) -> FinishedRound:
-            number = record.server_round
-            over = FinishedRound(number, dict(record.as_line()), dict(record.decisions), self, arrays)
-            if self._watching.keep_models:
-                keep_model(plan, number, self._layout.unpack(arrays), self._watching.keep_models)
-            return over
+        def on_round(record: RoundRecord) -> None:
+            number, line, arrays = record.server_round, record.as_line(), models.pop()
+            show(progress_text(plan.name, line, plan.task.metric), number, plan.config.rounds)
+            if watching.keep_models:
+                keep_model(plan, number, self._layout.unpack(arrays), watching.keep_models)
+            if watching.on_round is not None:
+                watching.on_round(FinishedRound(number, dict(line), dict(record.decisions), self, arrays))
 
         how = self._how or Simulation.of_runtime(Record(self.path).config["runtime"])
-        self.interrupted = run_or_resume(plan, how, self._watching, show, finished)
-        if self.interrupted:
+        evaluate, folder = watching.central(plan, how), plan.folder(how.runtime())
+        self.interrupted = False
+        try:
+            with track_run(plan.path, watching.trackers, partial(warnings.warn, category=Notice)):
+                simulate_plan(plan, how, folder, on_round=on_round, on_model=models.append, evaluate=evaluate)
+        except KeyboardInterrupt:
+            self.interrupted = True
             print(f"interrupted after round {self.rounds}; run.resume() continues it ({short_path(self.path)})")
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.api.execution import Watching, check_run
-from fedappeal.api.measures import TASKS_OWN
+from fedappeal.api.measures import TASKS_OWN, Measures
 from fedappeal.api.plan import TaskParts, facts_of, given_again, plan_of
 from fedappeal.api.program_task import MEASURES
 from fedappeal.api.progress import show_progress
 from fedappeal.api.run import Run, run_in_new_folder
 from fedappeal.api.silence import Notice, silence
+from fedappeal.api.tables import TableColumns
 from fedappeal.api.temporary import TemporaryFolder
 from fedappeal.record.folder import GIVEN, KIND, SIMULATION, check_new
 from fedappeal.record.reader import Record
@@ -83,10 +84,11 @@ def simulate(
     Raises:
         ConfigError: one line for what is not allowed, before anything is written.
     """
-    call = locals()
     with silence(quiet):
         trackers, plugin_settings = chosen_trackers(track, set or {})
-        plan = plan_of(strategy, task, TaskParts.of(call), settings, plugin_settings, data_dir)
+        columns, measures = TableColumns(client, label, tuple(features), partitioner), Measures.of(loss, metrics)
+        parts = TaskParts.of(data, columns, model, measures)
+        plan = plan_of(strategy, task, parts, settings, plugin_settings, data_dir)
         how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
         watching = Watching(evaluate, on_round, quiet, trackers, keep_models)
         if out:
@@ -138,7 +140,8 @@ def load(
     if recorded.get("runtime", {}).get(KIND) != SIMULATION:
         return Run(folder, allow=allow)
     how = Simulation.of_runtime(recorded["runtime"])
-    parts, began = TaskParts.of(locals()), recorded.get(GIVEN, {})
+    columns, measures = TableColumns(client, label, tuple(features), partitioner), Measures.of(loss, metrics)
+    parts, began = TaskParts.of(data, columns, model, measures), recorded.get(GIVEN, {})
     given = Objects()
     if parts.given or task is not None or strategy is not None:
         _check_given(folder, began.get("task", {}), parts)

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.api.execution import Watching, check_run
+from fedappeal.api.measures import Measures
 from fedappeal.api.plan import TaskParts, chosen_of, plan_of
 from fedappeal.api.progress import show_progress
 from fedappeal.api.run import Run, run_in_new_folder
 from fedappeal.api.runs import Runs
 from fedappeal.api.silence import silence
 from fedappeal.api.simulate import warn_of
+from fedappeal.api.tables import TableColumns
 from fedappeal.api.temporary import TemporaryFolder
 from fedappeal.record.folder import check_new
 from fedappeal.record.lines import CONFIG
@@ -75,10 +77,10 @@ def sweep(
         ConfigError: one line for what is not allowed, before any run is started.
         RuntimeError: with several jobs, runs that failed; the others are in their folders.
     """
-    arguments = locals()
     with silence(quiet):
         machine = Machine(jobs, threads)
-        parts, watching = TaskParts.of(arguments), Watching(evaluate, on_round, quiet)
+        columns, measures = TableColumns(client, label, tuple(features), partitioner), Measures.of(loss, metrics)
+        parts, watching = TaskParts.of(data, columns, model, measures), Watching(evaluate, on_round, quiet)
         of_plugins = {f"{_SET}{key}": value for key, value in (set or {}).items()}
         call = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
         varied = {
