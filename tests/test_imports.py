@@ -93,40 +93,12 @@ def test_clients_load_nothing_of_the_server_and_torch_when_it_is_needed() -> Non
         ("client.process.serve", ("torch", "server")),
         ("client.answers, client.roster", ("server", "torch")),
         ("client.app, client.process.owner", ("server", "ray", "flwr_datasets", "sklearn")),
-        ("server.app, flwr.superlink.runtime", SPARED),
+        ("server.app", SPARED),
     )
     shown = [f"import {modules}{LOADED.replace('WANTED', repr(wanted))}" for modules, wanted in steps]
     without = "import fedappeal.flower.processes as processes\nprocesses.import_without_server()"
     lines = python("\n".join([*shown[:1], without, *shown[1:]])).splitlines()
     assert [line for line in lines if line.startswith("[")] == ["[]"] * len(steps)
-
-
-def test_a_serverapp_loads_neither_the_web_framework_nor_the_database_of_a_superlink() -> None:
-    code = (
-        "from fedappeal.flower.superlink import serverapp; import sys; sys.argv[1:] = ['--token-file', '/dev/null']"
-    )
-    assert (
-        loaded(f"{code}\ntry:\n    serverapp.main()\nexcept SystemExit as end:\n    assert end.code", *SPARED) == "[]"
-    )
-
-
-def test_a_superlink_loads_sqlalchemy_for_a_database_alone() -> None:
-    code = """
-import os, sys
-from fedappeal.federation.own_superlink import run_own_superlink
-from fedappeal.settings.config import ConfigError
-for more in ([], ["--datab=state.db"]):
-    if not (child := os.fork()):
-        try:
-            run_own_superlink(["--fleet-api-type", "grpc-adapter", *more])
-        except ConfigError:
-            print([name for name in ("sqlalchemy", "alembic") if name in sys.modules], flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
-    without, with_database = python(code).splitlines()
-    assert without == "[]"
-    assert with_database.startswith("['sqlalchemy'")
 
 
 def test_what_was_spared_can_be_loaded_afterwards() -> None:

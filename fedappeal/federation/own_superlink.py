@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fedappeal.flower.processes import QUIET, import_without_database
+from fedappeal.flower.processes import QUIET
 from fedappeal.system.json_log import chosen_formatter
 from fedappeal.system.socket_owner import NotTold, is_told
 from fedappeal.system.tuning import quick_imports
@@ -33,8 +33,6 @@ def run_own_superlink(arguments: Sequence[str]) -> None:
     for name, value in {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}.items():
         os.environ.setdefault(name, value)
     with quick_imports():  # Flower reads the environment then
-        if not any(word.startswith("--da") for word in arguments):  # --database, or its beginning
-            import_without_database()
         from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log
         from fedappeal.flower.superlink.superlink_process import run_superlink
 

@@ -30,18 +30,6 @@ def import_without_server() -> None:
     import_beside(stand_ins, "flwr.supercore.error", "flwr.superlink.grid")
 
 
-def import_without_database() -> None:
-    """Import a SuperLink's in-memory states without SQLAlchemy.
-
-    Only one with a database uses it.
-    """
-    stand_ins: dict[str, dict[str, object]] = {
-        "flwr.supercore.object_store.sql_object_store": {"SqlObjectStore": None},
-        "flwr.server.superlink.linkstate.sql_linkstate": {"SqlLinkState": type("SqlLinkState", (), {})},
-    }
-    import_beside(stand_ins, "flwr.server.superlink.linkstate")
-
-
 def replace_name(module: Any, name: str, value: object) -> None:
     """Replace a name in a Flower module; AttributeError if it has been renamed."""
     getattr(module, name)

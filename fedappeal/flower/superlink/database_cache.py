@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from flwr.server.superlink.linkstate import SqlLinkState
 from flwr.supercore.logger import FLOWER_LOGGER
+from sqlalchemy import event
 
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.versions import fleet_handlers
@@ -112,8 +113,6 @@ def cache_database(state: Any) -> None:
     """
     if not isinstance(state, SqlLinkState):
         return
-    from sqlalchemy import event  # loaded by then: a SuperLink in memory starts without it
-
     engine: Any = state._engine
     event.listen(engine, "connect", _wait_longer)
     engine.dispose()  # connections that are there are made anew

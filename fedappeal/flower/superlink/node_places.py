@@ -13,6 +13,7 @@ from typing import Any
 from flwr.server.superlink.linkstate import SqlLinkState
 from flwr.supercore import date
 from flwr.supercore.constant import NodeStatus
+from sqlalchemy import text
 
 from fedappeal.flower.superlink.superlink_log import RateLimitedLog
 
@@ -72,8 +73,6 @@ def forget(state: Any, nodes: Sequence[Any]) -> None:
         online = NodeStatus.ONLINE  # one may have come back meanwhile
         ids = [{"id": (node.node_id ^ 1 << 63) - (1 << 63), "online": online} for node in nodes]  # signed numbers
         if ids:
-            from sqlalchemy import text
-
             with state.session() as session:
                 session.execute(text("DELETE FROM node WHERE node_id = :id AND status != :online"), ids)
         return
