@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
-from client.learner import PATH, SPLITS, Job, Learner, NotReady, Sent
-from fedappeal.core.local_rule import Store, StoredRecord
+from client.learner import GRADIENT, PATH, SPLITS, Job, Learner, NotReady, Sent
+from fedappeal.core.local_rule import LocalRule, Store, StoredRecord
 from fedappeal.core.requirement import Evaluation
 from fedappeal.flower.messages import seconds_left
 from fedappeal.protocol import keys
@@ -111,14 +112,35 @@ class Attended:
         return model
 
 
+QUERY_GRADIENT = "query"
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What an app can do besides TRAIN and EVALUATE.
+
+    Attributes:
+        splits: its ``evaluate`` measures the split that ``split`` in its configuration names.
+        rules: local rules that its ``train`` follows where its configuration has their settings (``proximal-mu``).
+        gradient: ``query``: it has ``@app.query("gradient")``, which returns the gradient in place of the model; else
+            the name in ``train``'s configuration of the learning rate of the one plain step that ``train`` takes;
+            empty: neither.
+    """
+
+    splits: bool = False
+    rules: tuple[str, ...] = ()
+    gradient: str = ""
+
+
 class AppLearner(Learner):
     """One client's Flower app.
 
     Args:
         app: the app.
         names: of its numbers.
-        splits: whether its ``evaluate`` measures the split that ``split`` in its configuration names.
+        offers: what it can do.
         steps: local steps that one call of its ``train`` stands for, in policies that count steps.
+        holds_out: whether the client judges by held-out data.
 
     Attributes:
         attended: the message that the client attends to.
@@ -129,10 +151,12 @@ class AppLearner(Learner):
     attended: Attended
     store: Store
 
-    def __init__(self, app: ClientApp, names: Names, splits: bool, steps: int) -> None:
-        self._app, self._names, self._steps = app, names, max(1, steps)
-        self.can = frozenset({SPLITS, PATH}) if splits else frozenset()
-        self.holds_out = splits
+    def __init__(self, app: ClientApp, names: Names, offers: Offers, steps: int, holds_out: bool) -> None:
+        self._app, self._names, self._offers, self._steps = app, names, offers, max(1, steps)
+        self.can = frozenset(
+            ({SPLITS, PATH} if offers.splits else set()) | ({GRADIENT} if offers.gradient else set())
+        )
+        self.holds_out = holds_out and offers.splits
         self.joined: Message | None = None
         self._layout: tuple[ArrayRecord, Layout] | None = None
 
@@ -160,10 +184,10 @@ class AppLearner(Learner):
 
     def measure(self, arrays: Arrays, split: str, sent: Sent | None = None) -> Evaluation:
         """Return what the app's ``evaluate`` measures; of the latest model that was sent it is asked once."""
-        model, where = ("" if sent is None else sent.model), split if self.can else ""
+        model, where = ("" if sent is None else sent.model), split if self._offers.splits else ""
         if model and (known := self.store.read(_LATEST)) is not None and known.values["model"] == f"{where}/{model}":
             return self._names.evaluation(_metrics_of(known))
-        config = {**self.attended.evaluate_config, **({keys.SPLIT: split} if self.can else {})}
+        config = {**self.attended.evaluate_config, **({keys.SPLIT: split} if self._offers.splits else {})}
         reply = self._ask(MessageType.EVALUATE, self.record(arrays), config, self._aside())
         return self.note(reply, f"{where}/{model}" if model else "")
 
@@ -192,12 +216,13 @@ class AppLearner(Learner):
         Raises:
             NotReady: training alone has to go on with a later message.
         """
+        config = {**self.attended.train_config, **job.rule.settings.as_config()}
         if job.purpose == JOINED:
-            self.joined = reply = self._ask(MessageType.TRAIN, self.record(arrays), self.attended.train_config)
+            self.joined = reply = self._ask(MessageType.TRAIN, self.record(arrays), config)
             self._note_examples(MessageType.TRAIN, _single(reply, MetricRecord, MessageType.TRAIN)[1])
             return self._trained(reply)
         calls = job.training.local_steps if job.purpose == WARM_UP else -(-job.training.local_steps // self._steps)
-        return self._alone(arrays, calls, job.purpose == WARM_UP and not self.can)
+        return self._alone(arrays, calls, job.purpose == WARM_UP and not self._offers.splits)
 
     def path(self, arrays: Arrays, job: Job, stretches: int) -> Iterator[Arrays]:
         """Yield the models after each of some stretches of calls."""
@@ -210,6 +235,34 @@ class AppLearner(Learner):
         if (progress := self.store.read(_PROGRESS)) is not None:
             return {name: progress.arrays[f"start/{name}"] for name in names}
         return {name: view(self.attended.model[name]) for name in names}
+
+    def follows(self, rule: LocalRule) -> bool:
+        """Whether the app takes the rule's settings, or returns the gradient that the rule sends."""
+        return rule.name in self._offers.rules or (rule.sends_update and GRADIENT in self.can)
+
+    @property
+    def trainable(self) -> Sequence[str]:  # type: ignore[override]
+        """All names of the model that was sent."""
+        return list(self.attended.model)
+
+    def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
+        """Return the app's gradient, or what one plain step of its ``train`` says of it.
+
+        Raises:
+            ConfigError: it cannot be of a batch.
+        """
+        if batch is not None:
+            raise ConfigError("gradient-batch is not allowed for this client: its app returns whole gradients (0)")
+        config, asks = self.attended.train_config, self._offers.gradient
+        kind = f"{MessageType.QUERY}.gradient" if asks == QUERY_GRADIENT else MessageType.TRAIN
+        reply = self._ask(kind, self.record(arrays), config)
+        told = self._trained(reply)
+        if asks == QUERY_GRADIENT:
+            return told
+        self.joined, rate = reply, config.get(asks)
+        if not isinstance(rate, int | float) or rate <= 0:
+            raise ConfigError(f"the app's learning rate '{asks}' is {rate!r} in what train is told: more than 0")
+        return {name: np.asarray((arrays[name] - value) / rate, value.dtype) for name, value in told.items()}  # type: ignore[operator]
 
     def told(self) -> Mapping[str, float]:
         """Return the further numbers of the app's reply to the round that it has joined."""

@@ -142,6 +142,10 @@ class Learner:
         """
         raise ConfigError("this client has not been told the initial model: start it again")
 
+    def follows(self, rule: LocalRule) -> bool:
+        """Whether it trains by a local rule other than SGD, though not by any: without `RULES`."""
+        return False
+
     def told(self) -> Mapping[str, float]:
         """Return numbers that the reply to a joined round tells besides ours, which go before them."""
         return {}
@@ -223,8 +227,8 @@ def check_rule(learner: Learner, rule: LocalRule) -> None:
     """Check that a learner can train by a local rule; errors as `check_offered`."""
     what = f"local-rule = '{rule.name}'"
     for needs, needed in (
-        (RULES, type(rule) is not SGD),
-        (RECORDS, type(rule).reply is not LocalRule.reply),
+        (RULES, type(rule) is not SGD and not learner.follows(rule)),
+        (RECORDS, type(rule).reply is not LocalRule.reply and not rule.sends_update),
         (GRADIENT, rule.sends_update),
     ):
         if needed:

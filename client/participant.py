@@ -152,7 +152,7 @@ class Participant:
 
     def adaptation(self, rule: LocalRule, settings: Mapping[str, Scalar]) -> Job:
         """Return the local training by which this client adapts a model."""
-        if type(rule) is not SGD:
+        if type(rule) is not SGD and not self.learner.follows(rule):
             check_offered(self.learner, f"local-rule = '{rule.name}'", RULES)
         return Job(rule, self.plain_training(settings), ADAPTATION)
 

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from client import answers
 from client.answers import Question
-from client.app_learner import AppLearner, Attended, Names
+from client.app_learner import AppLearner, Attended, Names, Offers
 from client.learner import Learners
 from client.outcome import JOINED, LEFT, Outcome
 from client.participant import Participant
@@ -58,7 +58,7 @@ class VolunteerApp(ClientApp):
     Args:
         app: the app.
         names: of its numbers.
-        splits: whether its ``evaluate`` measures the split that its configuration names.
+        offers: what it can do.
         evaluate_config: what its ``evaluate`` is told before the first EVALUATE has come.
         settings: of a run, by key: policy, requirement, goodwill and so on.
 
@@ -70,16 +70,21 @@ class VolunteerApp(ClientApp):
         self,
         app: ClientApp,
         names: Names,
-        splits: bool = False,
+        offers: Offers,
         evaluate_config: Mapping[str, Any] | None = None,
         settings: Mapping[str, Scalar] | None = None,
     ) -> None:
         super().__init__()
-        self._app, self._names, self._splits = app, names, splits
+        self._made_of = app, names, offers, evaluate_config, settings
+        self._app, self._names, self._offers = app, names, offers
         self._evaluate_config = ConfigRecord(dict(evaluate_config or {}))
         self._settings = {**DEFAULTS, **(settings or {})}
         RunConfig.parse(self._settings)
         self._participants = Participants(Learners(self._learner))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it was made of: Flower's simulation sends the app with each message."""
+        return VolunteerApp, self._made_of
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a message.
@@ -111,7 +116,7 @@ class VolunteerApp(ClientApp):
         learner.attend(attended, client.store)
         if kind == MessageType.EVALUATE and not of_us:
             reply = self._app(message, theirs)
-            learner.note(reply, "" if learner.can else f"/{content_hash(attended.model)}")
+            learner.note(reply, "" if self._offers.splits else f"/{content_hash(attended.model)}")
             return reply
         question = Question(
             self._translated(message, attended, store, of_us), ours, _unpack, LocalTrainingSettings.of
@@ -167,7 +172,7 @@ class VolunteerApp(ClientApp):
         return self._participants.of(derived)
 
     def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> AppLearner:
-        return AppLearner(self._app, self._names, self._splits and config.holds_out, config.local_steps)
+        return AppLearner(self._app, self._names, self._offers, config.local_steps, config.holds_out)
 
     def _translated(self, message: Message, attended: Attended, store: Store, of_us: bool) -> Message:
         """Return a message as our clients are sent it."""

@@ -1,11 +1,11 @@
 """Any Flower ClientApp as a volunteer: two changed lines for its author."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr.clientapp import ClientApp
 
-from client.app_learner import Names
+from client.app_learner import Names, Offers
 from client.volunteer import VolunteerApp
 from fedappeal.settings.config import Scalar
 
@@ -18,6 +18,8 @@ def volunteer(
     higher_is_better: bool = True,
     examples: str = "num-examples",
     splits: bool = False,
+    rules: Sequence[str] = (),
+    gradient: str = "",
     evaluate_config: Mapping[str, Any] | None = None,
     **settings: Scalar,
 ) -> ClientApp:
@@ -34,6 +36,10 @@ def volunteer(
         examples: the number of examples.
         splits: whether ``evaluate`` measures the data that ``split`` in its configuration names: train, held-out,
             test.
+        rules: local rules that ``train`` follows where its configuration has their settings: ``["prox"]`` with
+            ``proximal-mu``.
+        gradient: ``query``: the app has ``@app.query("gradient")``, which returns the gradient as its model; or the
+            name, in ``train``'s configuration, of the learning rate of the one plain step that ``train`` takes.
         evaluate_config: what ``evaluate`` is told before a strategy has told it.
         settings: settings of a run, with underscores, ``__`` for the dot of a plug-in's: ``participation="always"``,
             ``goodwill=3``, ``solo__steps=5``.
@@ -42,4 +48,10 @@ def volunteer(
         ConfigError: for a setting that is not allowed.
     """
     named = {key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()}
-    return VolunteerApp(app, Names(loss, metric, higher_is_better, examples), splits, evaluate_config, named)
+    return VolunteerApp(
+        app,
+        Names(loss, metric, higher_is_better, examples),
+        Offers(splits, tuple(rules), gradient),
+        evaluate_config,
+        named,
+    )

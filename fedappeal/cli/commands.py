@@ -235,10 +235,13 @@ def simulate(
 
 @cli.command("new")
 def new(
-    kind: Annotated[str, typer.Argument(help="strategy | policy | rule | task | model")],
-    file: Annotated[Path, typer.Argument(help="the file, NAME.py in this folder or below; its class is Name")],
+    kind: Annotated[str, typer.Argument(help="strategy | policy | rule | task | model | app")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="the file, NAME.py in this folder or below; its class is Name. Of an app: a new folder"),
+    ],
 ) -> None:
-    """Write a plug-in of your own to start from: a short commented file that runs at once."""
+    """Write a plug-in of your own to start from, or a Flower app of volunteers: short, and it runs at once."""
     from fedappeal.cli.new import write_new
     from fedappeal.views.terminal.printing import print_lines
 

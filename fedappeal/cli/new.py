@@ -1,7 +1,8 @@
-"""`fedappeal new`: a commented file from which an author of a plug-in starts."""
+"""`fedappeal new`: a commented file from which an author of a plug-in starts, or a whole Flower app."""
 
 import re
 from importlib import resources
+from importlib.resources.abc import Traversable
 from keyword import iskeyword
 from pathlib import Path
 
@@ -11,20 +12,25 @@ from fedappeal.settings.config import ConfigError, RunConfig
 _EXAMPLE = re.compile("fedappeal simulate .*")
 KINDS = ("strategy", "policy", "rule", "task", "model")
 """What there is a file for, under its name in `fedappeal.cli.templates`."""
+APP = "app"
+"""What there is a folder for."""
+_APPS_NAME = "mineapp"
 
 
 def write_new(kind: str, path: Path) -> str:
     """Write a runnable plug-in; return a line with the next step.
 
     Args:
-        kind: one of `KINDS`.
-        path: the file, in the current folder or below: ``mine.py`` has the class ``Mine``.
+        kind: one of `KINDS`, or `APP`.
+        path: the file, in the current folder or below: ``mine.py`` has the class ``Mine``; of an app its folder.
 
     Raises:
         ConfigError: one line: no such kind, or a file that is there, cannot be written, or would not be imported.
     """
+    if kind == APP:
+        return _write_app(path)
     if kind not in KINDS:
-        raise ConfigError(f"kind = '{kind}' is not allowed: {', '.join(KINDS)}")
+        raise ConfigError(f"kind = '{kind}' is not allowed: {', '.join((*KINDS, APP))}")
     *_, name = modules = path.with_suffix("").parts
     if path.suffix != ".py" or not all(part.isidentifier() and not iskeyword(part) for part in modules):
         raise ConfigError(f"file = '{path}' is not allowed: letters, digits and _, ending in .py, below this folder")
@@ -44,3 +50,27 @@ def write_new(kind: str, path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"file = '{path}' is not allowed: {error.strerror}; nothing was written") from None
     return f"{path}: change it, try it with `fedappeal check {reference}`, run it with `{_EXAMPLE.findall(text)[0]}`"
+
+
+def _write_app(folder: Path) -> str:
+    """Write a Flower app into a new folder, whose name is its package's; return a line with the next step."""
+    name = folder.name
+    if not name.isidentifier() or iskeyword(name) or not name.islower():
+        raise ConfigError(f"folder = '{folder}' is not allowed: small letters, digits and _, as a Python package")
+    try:
+        folder.mkdir(parents=True)
+        _copy(resources.files("fedappeal.cli.templates").joinpath(APP), folder, name)
+    except OSError as error:
+        raise ConfigError(f"folder = '{folder}' is not allowed: {error.strerror}; nothing was written") from None
+    return f"{folder}: change it, run it with `flwr run {folder}`"
+
+
+def _copy(source: Traversable, target: Path, name: str) -> None:
+    for entry in source.iterdir():
+        place = target / entry.name.replace(_APPS_NAME, name)
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                place.mkdir()
+                _copy(entry, place, name)
+        else:
+            place.write_text(entry.read_text(encoding="utf-8").replace(_APPS_NAME, name), encoding="utf-8")

@@ -90,9 +90,11 @@ class Gradient(LocalRule):
         return {keys.ARRAYS: job.pack(total)}
 
     def _check_model(self, job: TrainingJob) -> None:
-        from torch.nn.modules.batchnorm import _BatchNorm
+        batch_norm = []
+        if job.model is not None:  # an app's own: its names alone are known, which the server has checked
+            from torch.nn.modules.batchnorm import _BatchNorm
 
-        batch_norm = [name for name, module in job.model.named_modules() if isinstance(module, _BatchNorm)]
+            batch_norm = [name for name, module in job.model.named_modules() if isinstance(module, _BatchNorm)]
         if batch_norm:
             raise ConfigError(
                 f"model with BatchNorm is not allowed with local-rule = '{self.name}': {', '.join(batch_norm)} "

@@ -3,13 +3,14 @@
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fedappeal.cli.main import main
-from fedappeal.cli.new import KINDS, write_new
+from fedappeal.cli.new import APP, KINDS, write_new
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 
@@ -78,3 +79,25 @@ def test_a_folder_called_mine_is_in_every_name() -> None:
     line = write_new("strategy", Path("mine/steady.py"))
     assert "`fedappeal check mine.steady:Steady`" in line
     assert "`fedappeal simulate --strategy mine.steady:Steady --set steady.momentum=0.5 " in line
+
+
+def test_an_app_is_a_project_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "hearts"
+    assert write_new(APP, folder) == f"{folder}: change it, run it with `flwr run {folder}`"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    flower = project["tool"]["flwr"]["app"]
+    assert (flower["fab-format-version"], project["project"]["name"]) == (1, "hearts")
+    assert "flwr[simulation]>=1.39.0" in project["project"]["dependencies"]
+    for part in flower["components"].values():
+        module, _, name = part.partition(":")
+        assert f"{name} = " in (folder / f"{module.replace('.', '/')}.py").read_text()
+    assert (folder / "LICENSE").exists()
+    assert not any("mineapp" in file.read_text() for file in folder.rglob("*.*") if file.is_file())
+
+
+@pytest.mark.parametrize("name", ["my-app", "class", "Hearts", "there"])
+def test_an_apps_folder_that_is_not_allowed_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ConfigError, match=f"folder = '{tmp_path / name}' is not allowed") as error:
+        write_new(APP, tmp_path / name)
+    assert "\n" not in str(error.value)

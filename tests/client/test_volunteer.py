@@ -2,16 +2,17 @@
 
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from fedappeal.clientapp import volunteer
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
-from fedappeal.strategies import FedAvg, FedProx, MaxFL, RoundRecord, appeal_weight
+from fedappeal.strategies import AdaGD, FedAvg, FedProx, MaxFL, RoundRecord, appeal_weight
 from tests.client.numpy_app import START, initial, loss, numpy_app, points, step
 from tests.grid import Handler, MemoryGrid, Watch, time_of
 
@@ -188,6 +189,18 @@ def test_keywords_that_say_nothing_are_one_line(keywords: dict[str, Any], line: 
     assert "\n" not in str(error.value)
 
 
+def test_it_can_be_sent_to_another_process_with_each_message() -> None:
+    """As Flower's simulation does, with cloudpickle: what it remembers is in the context alone."""
+    wrapped = volunteer(numpy_app(), solo__steps=2)
+    grid, _ = federation([wrapped, wrapped])
+    again, their_nodes = federation([wrapped, wrapped])
+    for node in their_nodes:
+        app = node.app
+        node.app = lambda message, context, app=app: cloudpickle.loads(cloudpickle.dumps(app))(message, context)  # type: ignore[assignment]
+    runs = [run(MaxFL(min_clients=2, mandatory_rounds=2), one, 4) for one in (grid, again)]
+    assert [model_of(result).tolist() for result, _ in runs] == [model_of(runs[0][0]).tolist()] * 2
+
+
 def test_a_client_that_leaves_says_so_by_an_error_that_ours_reads_too() -> None:
     grid, nodes = federation(
         [volunteer(numpy_app(), participation="defect", requirement="fixed", defect__leave_below=1e9)]
@@ -232,6 +245,38 @@ def test_an_app_whose_numbers_are_not_known_is_refused_in_one_line(names: Any, l
     grid, _ = federation([volunteer(numpy_app(names=names), loss=loss_key, requirement="fixed")])
     with pytest.raises(Exception, match=line):
         run(MaxFL(start_timeout=5), grid, 1)
+
+
+def test_an_app_that_takes_a_rules_settings_is_told_them() -> None:
+    seen: Seen = []
+    grid, _ = federation([volunteer(numpy_app(seen=seen), rules=["prox"], solo__steps=1)])
+    run(FedProx(proximal_mu=0.25), grid, 2)
+    told = [config.get("proximal-mu") for kind, config in seen if kind == "train"]
+    assert told == [None, 0.25, 0.25], "training alone has no anchor"
+
+
+@pytest.mark.parametrize("gradient", ["query", "lr"])
+def test_ada_gd_takes_a_gradient_that_the_app_returns_or_that_one_plain_step_says(gradient: str) -> None:
+    app = numpy_app()
+
+    @app.query("gradient")
+    def of(message: Message, context: Context) -> Message:
+        [(name, sent)] = message.content.array_records.items()
+        w = np.concatenate([array.numpy() for array in sent.values()])
+        slope = (w - step(w, points(int(str(context.node_config["partition-id"]))))) / 0.1
+        arrays = ArrayRecord({k: Array(np.array([v])) for k, v in zip(sent, slope, strict=True)})
+        return Message(RecordDict({name: arrays}), reply_to=message)
+
+    grid, _ = federation([volunteer(app, gradient=gradient, requirement="fixed") for _ in range(3)])
+    result, watch = run(
+        AdaGD(min_clients=3, step_size=0.05, precision=0.01), grid, 3, train_config=ConfigRecord({"lr": 0.1})
+    )
+    w = np.zeros(2)
+    for _ in range(3):  # far from the precision nobody is predicted to leave: case 1, the mean gradient
+        v = np.mean([(w - step(w, points(k))) / 0.1 for k in range(3)], axis=0)
+        w = w - 0.05 * v / max(np.linalg.norm(v), 1)
+    assert [set(r.decisions.values()) for r in watch.records] == [{"joined"}] * 3
+    assert model_of(result) == pytest.approx(w, rel=1e-6)
 
 
 def test_a_local_rule_that_an_app_does_not_know_is_refused_at_the_roll_call() -> None:

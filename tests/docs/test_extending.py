@@ -33,7 +33,6 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan, swept_plans, unused_lines
 from fedappeal.settings.config import ConfigError, RunConfig, plugin_settings
 from fedappeal.simulation.engine import choose_mode, simulate
-from fedappeal.simulation.in_process_grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import TASKS, load_task
 from server.build import run_plugins
@@ -332,16 +331,6 @@ def test_all_five_together_on_the_command_line(folder: Path, tmp_path: Path) -> 
     assert rounds[0]["joined"] == 4
     assert not any("failures" in line for line in rounds)
     assert (out / MODEL).exists()
-
-
-@pytest.mark.usefixtures("mine")
-def test_the_server_app_runs_with_the_plain_client_app() -> None:
-    server, client = (importlib.import_module(name) for name in ("server_app", "plain_client"))
-    try:
-        nodes = InProcessGrid(client.app, 5, lambda k: Context(RUN, FIRST_NODE + k, {}, RecordDict(), {}))
-        server.app(nodes, Context(RUN, 1, {}, RecordDict(), {}))
-    finally:
-        del sys.modules["server_app"], sys.modules["plain_client"]
 
 
 # -- names, and who allows them ------------------------------------------------------------------------

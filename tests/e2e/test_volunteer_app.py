@@ -1,0 +1,74 @@
+"""The Flower app of `fedappeal new app`: built and run by `flwr`, on stock SuperNodes and in Flower's simulation."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedappeal.cli.new import write_new
+from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
+from tests.e2e.conftest import BIN, Marked
+from tests.e2e.test_flower_runtimes import free_port
+from tests.warm import MARK, warm_superlinks
+
+pytestmark = pytest.mark.e2e
+ROUND = re.compile(r"round (\d+): eval_acc ([\d.]+), GM-Appeal ([\d.]+)")
+
+
+def flwr_run(marked: Marked, superlink: SuperLink, folder: Path, *options: str) -> str:
+    """Run a new app; return what it said."""
+    marked.home.mkdir(exist_ok=True)
+    (marked.home / "config.toml").write_text(
+        f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{superlink.control_address}"\ninsecure = true\n'
+    )
+    app = folder / "hearts"
+    if not app.exists():
+        write_new("app", app)
+    done = marked.run(str(BIN / "flwr"), "run", str(app), "mine", "--stream", *options, warm=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def check_rounds(said: str, number: int) -> None:
+    rounds = [(int(n), float(accuracy), float(appeal)) for n, accuracy, appeal in ROUND.findall(said)]
+    assert [n for n, _, _ in rounds] == list(range(1, number + 1)), said[-4000:]
+    assert rounds[-1][1] > rounds[0][1], "the model learns"
+
+
+def test_on_stock_supernodes(marked: Marked, tmp_path: Path) -> None:
+    environment, http = {MARK: marked.mark}, SUPERNODE_SPEAKS_HTTP
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=http) as superlink:
+        nodes: list[subprocess.Popen[bytes]] = []
+        try:
+            for k in range(2):
+                nodes.append(
+                    marked.start(
+                        str(BIN / "flower-supernode"),
+                        *("--insecure", "--superlink", superlink.stock_address, "--host", "127.0.0.1"),
+                        *("--port", str(free_port()), "--node-config", f"partition-id={k} num-partitions=2"),
+                        log=tmp_path / f"supernode{k}.log",
+                        warm=True,
+                    )
+                )
+            said = flwr_run(marked, superlink, tmp_path, "-c", "num-server-rounds=2")
+        finally:
+            for node in nodes:
+                node.terminate()
+            for node in nodes:
+                node.wait(20)
+    check_rounds(said, 2)
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+def test_in_flowers_simulation(marked: Marked, tmp_path: Path) -> None:
+    environment = {MARK: marked.mark}
+    with SuperLink(tmp_path / "superlink", ("--insecure", "--simulation"), environment=environment) as superlink:
+        of_ray = "--federation-config", "num-supernodes=4 client-resources-num-cpus=1"
+        for _ in range(3):  # Ray gives its own node 30 s to start
+            said = flwr_run(marked, superlink, tmp_path, *of_ray, "-c", "num-server-rounds=5")
+            if "timed out during startup" not in said:
+                break
+    check_rounds(said, 5)
