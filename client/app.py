@@ -11,9 +11,11 @@ from flwr.clientapp import ClientApp
 
 from client import answers
 from client.answers import Question
+from client.approval import held_back
 from client.data.refused import OwnDataRefused
 from client.outcome import Outcome
 from client.roster import Participants, node_of
+from client.settings import ANY
 from client.training.task_learner import TaskLearners
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.packing import content_hash
@@ -50,6 +52,9 @@ class Clients:
         """
         question = Question(message, context, self._unpacked, self._training_of)
         kind = message.metadata.message_type.removesuffix(".default")
+        asks = context.node_config.get("approve", ANY) != ANY
+        if asks and (outcome := held_back(node_of(context.node_config), question, kind)) is not None:
+            return outcome
         if kind == MessageType.TRAIN:
             return answers.train(self._participants.of(context, message), question)
         if kind == MessageType.EVALUATE:

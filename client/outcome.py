@@ -13,6 +13,7 @@ from fedappeal.protocol.keys import Decision
 Metrics = Mapping[str, int | float | list[int] | list[float]]
 JOINED, SAT_OUT, LEFT = "joined", "sat out", "left for good"
 EVALUATED, ANSWERED, DECLINED, FAILED = "evaluated", "answered", "declined", "failed"
+WAITING = "waiting"
 DECISIONS = {Decision.JOINED: JOINED, Decision.SAT_OUT: SAT_OUT, Decision.LEFT: LEFT}
 
 
@@ -22,7 +23,7 @@ class Outcome:
 
     Attributes:
         what: ``joined``, ``sat out``, ``left for good``, ``evaluated``, ``answered`` (the roll call), ``declined``
-            (for its own data) or ``failed`` (an error reply).
+            (for its own data, or unapproved), ``waiting`` (for its owner's approval) or ``failed`` (an error reply).
         why: the reason, where figures do not tell it.
         judged: what it measured of the model beside what it requires, and what it paid; None: it measured nothing, or
             has no owner who looks.

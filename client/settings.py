@@ -24,6 +24,8 @@ def _client_id(value: str) -> str:
     return value
 
 
+ANY, ASKED, LISTED = "any", "asked", "listed"
+"""Runs that a client takes: all; those that its owner approves; those approved before they ask."""
 GRPC, HTTP = "grpc", "http"
 """Protocols of the Fleet API."""
 
@@ -58,6 +60,10 @@ class NodeSettings(Settings):
         variable=True,
     )
     """Not set: all packages, as a stock SuperNode runs whatever bundle it is sent."""
+    approve: Literal["any", "asked", "listed"] = setting(
+        "any",
+        "which runs it takes: any; asked (a new one waits for `fedappeal client approve`); listed (approved before)",
+    )
     participation: Stripped = setting(
         "",
         "the policy by which this client decides: a name, or package.module:Name; empty: the run's",
@@ -106,6 +112,8 @@ class NodeSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.approve != ANY and not self.state_dir:
+            raise ValueError(f"approve = '{self.approve}' is not allowed without state-dir: what is approved is kept")
         if self.dp_epsilon and not self.clipping_norm:
             raise ValueError(f"clipping-norm = 0 is not allowed with dp-epsilon = {self.dp_epsilon:g}: more than 0")
         if self.refuse_mandatory and self.goodwill:

@@ -119,6 +119,11 @@ class Recorder(Hooks):
         self.folder.event("refused", node=str(node_id), client=client_id, problem=problem.value, reason=problem.text)
         self.watch.on_data_refused(node_id, client_id, problem)
 
+    def on_awaits_approval(self, node_id: int, client_id: str) -> None:
+        """Record a client that waits for its owner's approval."""
+        self.folder.event("awaits-approval", node=str(node_id), client=client_id)
+        self.watch.on_awaits_approval(node_id, client_id)
+
     def on_unavailable(self, node_id: int, times: int, seconds: float, reason: str) -> None:
         """Record a node that does not answer.
 

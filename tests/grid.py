@@ -156,6 +156,7 @@ class Volunteer:
         evaluation: what it answers to EVALUATE; None is no answer.
         refuses: why it does not fit the run (an error reply to the roll call).
         data_refused: why its own data do not fit the run (an answer without metrics).
+        approval: what it answers to the roll call of its owner's approval; empty: the run is approved.
         left: what it says to the roll call about having left; None: the truth.
     """
 
@@ -168,6 +169,7 @@ class Volunteer:
     role: str = keys.SEEN
     refuses: str = ""
     data_refused: str = ""
+    approval: str = ""
     left: bool | None = None
     gone: bool = False
     got: list[Message] = field(default_factory=list)
@@ -180,6 +182,9 @@ class Volunteer:
                 raise ValueError(self.refuses)
             if self.data_refused:
                 info = ConfigRecord({keys.CLIENT_ID: self.name, keys.DATA_REFUSED: self.data_refused})
+                return Message(RecordDict({keys.INFO: info}), reply_to=message)
+            if self.approval:
+                info = ConfigRecord({keys.CLIENT_ID: self.name, keys.APPROVAL: self.approval})
                 return Message(RecordDict({keys.INFO: info}), reply_to=message)
             left = self.gone if self.left is None else self.left
             info = ConfigRecord({keys.CLIENT_ID: self.name, keys.ROLE: self.role, keys.LEFT_RUN: int(left)})

@@ -11,6 +11,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from client.approval import approve
 from client.limits.limits import Limits, read_limits, write_limits
 from client.limits.presets import PRESETS, preset, preset_of
 from client.limits.rest import Surroundings, battery, check_surroundings
@@ -89,6 +90,7 @@ def _run(run: RunStatus, model: dict[str, Any] | None) -> dict[str, Any]:
         "name": printable(run.name, _LONGEST),
         "state": run.state,
         "line": printable(run.line, _LONGEST),
+        "can_approve": run.state is RunState.WAITING,
         "can_leave": run.state in GOES_ON,
         "left": run.state in (RunState.LEFT_BY_OWNER, RunState.LEFT_BY_POLICY, RunState.DAMAGED),
     }
@@ -206,6 +208,10 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
         leave(folder, body["run"])
         return "left for good: this device trains for the run no more"
 
+    def approve_run(body: dict[str, Any]) -> str:
+        approve(folder, str(body.get("run", "")))
+        return "approved: this device takes part once the run asks again"
+
     def pause_client(body: dict[str, Any]) -> str:
         pause(folder)
         return "paused: this device stays connected, and works on nothing"
@@ -215,6 +221,7 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
         return "back: runs that were left may ask this device again"
 
     actions: dict[str, Act] = {
+        "approve": approve_run,
         "pause": pause_client,
         "resume": lambda body: resume(folder),
         "leave": leave_run,

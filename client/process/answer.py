@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
 from client.data.refused import OwnDataError
 from client.limits.guard import config_of
-from client.outcome import DECISIONS, DECLINED, EVALUATED, FAILED, JOINED, LEFT, SAT_OUT, Outcome
+from client.outcome import DECISIONS, DECLINED, EVALUATED, FAILED, JOINED, LEFT, SAT_OUT, WAITING, Outcome
 from client.state.activity import Activity
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import printable
@@ -83,7 +83,7 @@ class Answer:
     def decided(self) -> tuple[str, str] | None:
         """What the client decided, and why in words and numbers; None: the message asked for no decision."""
         what, judged = self.outcome.what, self.outcome.judged
-        if what in _PROBLEMS or (what in DECISIONS.values() and judged is None):
+        if what in (*_PROBLEMS, WAITING) or (what in DECISIONS.values() and judged is None):
             return what, self.outcome.why
         if what not in DECISIONS.values() or judged is None:
             return None

@@ -341,7 +341,8 @@ class _Client:
     def _work(self, node_id: int, message: Message, settings: RunSettings) -> Answer:
         run_id = message.metadata.run_id
         state = self._states.pop(run_id, None) or RecordDict()
-        note_connection(state, self.identity.fingerprint, lasting=not self.identity.made_here)
+        lasting, superlink = not self.identity.made_here, self.connection.superlink
+        note_connection(state, self.identity.fingerprint, lasting, superlink)
         context = Context(run_id, node_id, self.node.as_config(), state, settings.config)
         try:
             return Answer.of(message, self.answer(message, context))

@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from client.approval import WHY, asking
+from client.outcome import DECLINED, WAITING
 from client.process.owner import PAUSED, client_name, departures, resting, store_of
 from client.state.activity import ENDED_EARLY, ENDED_LINES, OVER, RUN_FAILED, RUN_STOPPED, Activity, RunActivity
 from client.state.preferred import describe_preferred
@@ -16,6 +18,7 @@ from client.state.signs import AWAY, CONNECTING, event_of, work_of
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.core.requirement import METRIC
+from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.locks import is_held
 from fedappeal.system.wording import plural
@@ -44,6 +47,7 @@ class RunState(StrEnum):
     TAKES_PART = "takes-part"
     SAT_OUT = "sat-out"
     FAILED = "failed"
+    WAITING = "waiting"
     DECLINED = "declined"
     LEFT_BY_OWNER = "left-by-owner"
     LEFT_BY_POLICY = "left-by-policy"
@@ -152,13 +156,16 @@ def _waits_for(runs: tuple[RunStatus, ...]) -> str:
 
 def _runs(folder: Path) -> tuple[RunStatus, ...]:
     store, activity = DiskStore(folder), Activity(folder).runs()
-    departed = departures(store)
+    departed, asked = departures(store), asking(folder)
     recorded = [name.removeprefix(_RUN) for name in store.names() if name.startswith(_RUN)]
     forgotten = [key for key in recorded if key not in activity]
-    return tuple(_run(store, key, key in departed, activity.get(key)) for key in (*forgotten, *activity))
+    runs = (*forgotten, *activity)
+    return tuple(_run(store, key, key in departed, activity.get(key), asked.get(key)) for key in runs)
 
 
-def _run(store: DiskStore, run_key: str, departed: bool, activity: RunActivity | None) -> RunStatus:
+def _run(
+    store: DiskStore, run_key: str, departed: bool, activity: RunActivity | None, asked: tuple[bool, str] | None
+) -> RunStatus:
     def status(state: RunState, line: str) -> RunStatus:
         return RunStatus(run_key, state, line, activity)
 
@@ -177,6 +184,10 @@ def _run(store: DiskStore, run_key: str, departed: bool, activity: RunActivity |
     step = f"round {decided.server_round}" if decided and decided.server_round else "the roll call"
     if ended == OVER:
         return status(RunState.OVER, ENDED_LINES[OVER])
+    if asked and not asked[0] and decided and decided.what in (WAITING, DECLINED) and not ended:
+        return status(RunState.WAITING, f"{WHY[keys.WAITING]}: {asked[1]}")
+    if asked and asked[0] and decided and decided.what in (WAITING, DECLINED):
+        decided = None
     if decided and decided.what == "declined":
         return status(RunState.DECLINED, f"declined: {decided.why}{over}")
     if ended in _ENDED:

@@ -64,9 +64,15 @@ def _make(path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def note_connection(state: RecordDict, fingerprint: str, lasting: bool) -> None:
-    """Note in a context's state which key its node's connection has, and whether the key outlives the process."""
-    state[_CONNECTION] = ConfigRecord({"key": fingerprint, "lasting": int(lasting)})
+def note_connection(state: RecordDict, fingerprint: str, lasting: bool, superlink: str = "") -> None:
+    """Note in a context's state its node's SuperLink and key, and whether the key outlives the process."""
+    state[_CONNECTION] = ConfigRecord({"key": fingerprint, "lasting": int(lasting), "superlink": superlink})
+
+
+def superlink_of(state: RecordDict) -> str:
+    """Return the SuperLink that a context's node is connected to; empty: not known, as under a stock SuperNode."""
+    noted = state.get(_CONNECTION)
+    return str(noted.get("superlink", "")) if isinstance(noted, ConfigRecord) else ""
 
 
 def proof_of(

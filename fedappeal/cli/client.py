@@ -143,7 +143,7 @@ def _check_policy(node: NodeSettings) -> None:
 
 @client_app.command("status")
 def status(state_dir: StateDir = DEFAULT_STATE) -> None:
-    """Show what this client remembers: who it is, what it requires, which runs it left, what it prefers."""
+    """Show what this client remembers: id, requirement, runs, model."""
     from client.process.status import describe
 
     print_lines(describe(state_dir.expanduser()))
@@ -151,7 +151,7 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
 
 @client_app.command("sent")
 def sent(state_dir: StateDir = DEFAULT_STATE) -> None:
-    """List what left this machine, a receipt a reply, and check that no receipt was changed or lost."""
+    """List the receipts of all that was sent, and check them."""
     from client.process.owner import store_of
     from client.process.status import receipt_lines
     from client.state.receipts import read_receipts
@@ -161,6 +161,17 @@ def sent(state_dir: StateDir = DEFAULT_STATE) -> None:
     if kept.problem:
         complain(kept.problem)
         sys.exit(1)
+
+
+@client_app.command("approve")
+def approve(
+    run: Annotated[str, typer.Argument(help="the run, as `fedappeal client status` names it")],
+    state_dir: StateDir = DEFAULT_STATE,
+) -> None:
+    """Approve a run that waits for it (`--approve asked`)."""
+    from client.approval import approve as approve_run
+
+    print_lines([approve_run(state_dir.expanduser(), run)])
 
 
 @client_app.command("pause")

@@ -64,14 +64,17 @@ def register(
 def list_nodes(
     control: ControlOptions,
     run: Annotated[
-        str, typer.Option(help="folder of a run: show the number of training examples that each client had in it")
+        str,
+        typer.Option(
+            help="folder of a run: show each client's number of training examples, or that it waits for approval"
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the clients that the SuperLink knows."""
     from fedappeal.flower.control import UNREGISTERED
 
-    examples_of = _examples(Path(run)) if run else {}
+    examples_of, waiting = _in_run(Path(run)) if run else ({}, set())
     with _superlink_of(control) as superlink:
         nodes = superlink.nodes()
     columns = ["name", "client-id", "status", "since (UTC)", "last seen (UTC)", *(["examples"] if run else [])]
@@ -81,8 +84,9 @@ def list_nodes(
     rows: list[list[Part]] = []
     for node in nodes:
         examples = examples_of.get(node.client_id)
-        described.append(node.as_dict() | ({} if examples is None else {"examples": examples}))
-        status = printable(node.status, _SHOWN), colours.get(node.status, "")
+        word = "waiting" if node.status == "online" and node.client_id in waiting else node.status
+        described.append(node.as_dict() | {"status": word} | ({} if examples is None else {"examples": examples}))
+        status = printable(word, _SHOWN), colours.get(word, "")
         moments = _minute(node.since), _minute(node.last_seen)
         counted = ["-" if examples is None else str(examples)] if run else []
         rows.append([printable(node.name, _SHOWN), node.client_id, status, *moments, *counted, str(node.node_id)])
@@ -106,8 +110,8 @@ def list_runs(control: ControlOptions, as_json: AsJson = False) -> None:
     _print(as_json, [run.as_dict() for run in runs], columns, rows, left_out)
 
 
-def _examples(folder: Path) -> dict[str, int]:
-    """Return each client's number of training examples in a run.
+def _in_run(folder: Path) -> tuple[dict[str, int], set[str]]:
+    """Return each client's number of training examples in a run, and the clients that wait for approval there.
 
     Raises:
         ConfigError: if the folder holds no run.
@@ -116,8 +120,10 @@ def _examples(folder: Path) -> dict[str, int]:
 
     record = Record(folder)
     record.check()
-    lines = (line for line in record.events if isinstance(line.get("examples"), int))
-    return {str(line.get("client")): line["examples"] for line in lines}
+    lines = [line for line in record.events if line.get("event") in ("enrolled", "awaits-approval")]
+    latest = {str(line.get("client")): line["event"] for line in lines}
+    examples = {str(line.get("client")): line["examples"] for line in lines if isinstance(line.get("examples"), int)}
+    return examples, {client for client, event in latest.items() if event == "awaits-approval"}
 
 
 def _minute(moment: str) -> str:

@@ -100,6 +100,13 @@ SIGNATURE = "signature"
 DATA_REFUSED = "data-refused"
 """Instead of metrics, where the client's own data do not fit the run: a `DataProblem`."""
 
+APPROVAL = "approval"
+"""Instead of metrics, where the client's owner has not approved the run: one of the next two."""
+WAITING = "waiting"
+"""The owner is asked; the client comes online anew once the run is approved."""
+DECLINED = "declined"
+"""The owner takes approved runs alone."""
+
 SEEN = "seen"
 """Role of a client that trains and evaluates."""
 UNSEEN = "unseen"

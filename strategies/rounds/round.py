@@ -133,6 +133,9 @@ class Hooks:
         """A client's own data do not fit the run; by default an ordinary refusal."""
         self.on_refused(node_id, f"client {client_id}: {problem.text}")
 
+    def on_awaits_approval(self, node_id: int, client_id: str) -> None:
+        """A client takes no part until its owner approves the run."""
+
     def on_unavailable(self, node_id: int, times: int, seconds: float, reason: str) -> None:
         """A node was called and is not available.
 

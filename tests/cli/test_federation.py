@@ -91,6 +91,11 @@ def test_a_runs_folder_tells_how_many_examples_a_client_had(
     assert second.split()[-3:] == ["-", "-", "7"]
     listed = json.loads(printed(*given, "--json", monkeypatch=monkeypatch, capsys=capsys))
     assert [node.get("examples") for node in listed] == [61, None]
+    assert [node["status"] for node in listed] == ["online", "registered"]
+    for client in ("key-a414065dffe01fc9", "key-de50d54c268ec291"):
+        folder.event("awaits-approval", client=client)
+    listed = json.loads(printed(*given, "--json", monkeypatch=monkeypatch, capsys=capsys))
+    assert [node["status"] for node in listed] == ["waiting", "registered"]
 
 
 def test_machines_get_ids_as_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

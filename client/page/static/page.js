@@ -124,6 +124,10 @@ function article(run) {
     if (run.judged) whole.append(made("p", run.judged));
     if (run.goodwill) whole.append(made("p", run.goodwill));
   }
+  if (run.can_approve) {
+    const costs = "this device trains for it, within the limits below; a change of its settings asks again";
+    whole.append(offer(button("Approve", `Approve ${run.name}`, () => act("approve", { run: run.run })), costs));
+  }
   if (run.can_leave) {
     const costs = `this device trains for it no more; ${run.joined || 0} rounds that it joined stay in the shared model`;
     whole.append(offer(button("Leave for good", `Leave ${run.name} for good`, () =>

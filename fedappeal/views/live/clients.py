@@ -40,6 +40,7 @@ STATES: Mapping[str, str] = {
     "slow": "slow alone: its last round did not wait for it",
     "failed": "its last round failed; the reason stands beside it",
     "away": "not connected",
+    "waiting": "waits for its owner's approval, and takes part once that has come",
     "enrolled": "takes part, and has not been asked yet",
     "connected": "connected, and not in this run",
     "registered": "its key is registered; it has never been here",
@@ -59,6 +60,7 @@ class _ClientEntry:
     why: tuple[int, str] = (0, "")
     answered: int = 0
     returned: int = 0
+    waits: bool = False
 
     @property
     def reason(self) -> str:
@@ -85,9 +87,12 @@ class RunClients:
         """Take up an event of the run's folder."""
         kind, node = line.get("event"), _id(line.get("node", ""))
         self._begun = line.get("round", self._begun)
+        if kind == "awaits-approval" and (client := self._client(_id(line.get("client", "")))) is not None:
+            client.node, client.waits = node, True
         if kind == "enrolled":
             client = self._client(_id(line.get("client", "")))
             if client is not None:
+                client.waits = False
                 client.node = node or client.node
                 client.returned = self._begun if line.get("returned") else client.returned
                 examples = line.get("examples")
@@ -170,6 +175,8 @@ class RunClients:
             return "left"
         if node is not None and node.status != "online":
             return "away"
+        if client.waits:
+            return "waiting"
         if last in _NO_REPLY:
             if client.reason.startswith(SLOW_ALONE):
                 return "slow"

@@ -140,6 +140,8 @@ class RunView:
             client = line.get("client")
             who = f"client {printable(self._name_of(client), _NAME)}" if client else "a client was refused"
             self._say(f"{who}: {printable(line['reason'])}", style="yellow")
+        elif line["event"] == "awaits-approval":
+            self._say(f"client {printable(self._name_of(line['client']), _NAME)} waits for its owner's approval")
         elif line["event"] == "unavailable":
             text = f"node {line['node']} was called {line['times']} times and is not available"
             self._say(f"{text}: {printable(line['reason'])} (called again in {line['seconds']} s)", style="yellow")

@@ -130,17 +130,34 @@ _SHOWN = 80
 """Characters of a client's text that a reason quotes."""
 
 
-class DataRefused(Refused):
-    """A client's own data do not fit the run; the message names the client.
+class Declined(Refused):
+    """A client says itself that it takes no part; the message names it.
 
     Attributes:
         client_id: the client.
+    """
+
+    def __init__(self, client_id: str, why: str) -> None:
+        super().__init__(f"client {client_id}: {why}")
+        self.client_id = client_id
+
+
+class AwaitsApproval(Declined):
+    """A client takes no part as long as its owner has not approved the run."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(client_id, "it waits for its owner's approval")
+
+
+class DataRefused(Declined):
+    """A client's own data do not fit the run.
+
+    Attributes:
         problem: what is wrong with its data.
     """
 
     def __init__(self, client_id: str, problem: DataProblem) -> None:
-        super().__init__(f"client {client_id}: {problem.text}")
-        self.client_id = client_id
+        super().__init__(client_id, problem.text)
         self.problem = problem
 
 
@@ -300,13 +317,17 @@ def read_roll_call(message: Message) -> Member:
     """Check a reply to the roll call.
 
     Raises:
-        DataRefused: the client's own data do not fit the run.
+        Declined: the client's own data do not fit the run, or its owner has not approved it.
         Refused: an error reply (a client that does not fit the run says why), or a reply without an id.
     """
     info = _info(message)
-    declined = keys.DATA_REFUSED in info
+    declined = {keys.DATA_REFUSED, keys.APPROVAL} & info.keys()
     metrics = MetricRecord() if declined else _content(message)
     client = read_client_id(message)
+    if info.get(keys.APPROVAL) == keys.WAITING:
+        raise AwaitsApproval(client)
+    if keys.APPROVAL in info:
+        raise Declined(client, "its owner has not approved the run")
     if declined:
         raise DataRefused(client, _data_problem(info[keys.DATA_REFUSED]))
     role = info.get(keys.ROLE, keys.SEEN)

@@ -19,7 +19,14 @@ from strategies.rounds.exchange.calls import Call, Calls
 from strategies.rounds.exchange.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.exchange.ownership import Identities, Owners, ProvenKey
-from strategies.rounds.exchange.replies import DataRefused, read_client_id, read_proof, read_roll_call
+from strategies.rounds.exchange.replies import (
+    AwaitsApproval,
+    DataRefused,
+    Declined,
+    read_client_id,
+    read_proof,
+    read_roll_call,
+)
 from strategies.rounds.flower_keywords import FlowerKeywords
 from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Hooks
@@ -102,8 +109,9 @@ class RollCall:
         calls.again(gone)
         for node in gone[:-MOST_GONE]:
             del self.refused[node]
-        # A client that has left and connects anew may have changed its mind: its answer says so.
-        if left_nodes := {member.node_id for member in map(self.members.of_client, self.members.left) if member}:
+        # One that has left or was refused, and connects anew, may have changed its mind: its answer says so.
+        left_nodes = {member.node_id for member in map(self.members.of_client, self.members.left) if member}
+        if left_nodes := left_nodes | self.refused.keys():
             calls.again((left_nodes & calls.renewed(online)) - {call.node.node_id for call in calls.pending.values()})
         if due := calls.due(nodes, now):
             ids = grid.push_messages([self._message(call) for call in due])
@@ -188,7 +196,7 @@ class RollCall:
             key = self._key_of(call, message) if call.node.real else None
             try:
                 return key, Member.bare(call.node.node_id) if has_no_handler(message) else read_roll_call(message)
-            except DataRefused as error:
+            except Declined as error:
                 if key is not None:
                     owners.check(error.client_id, key)
                 raise
@@ -199,13 +207,15 @@ class RollCall:
 
     def _refuse(self, node: int, refusal: Refused) -> None:
         """Take note of a node that is not enrolled; of very many, the hooks are told of ever fewer."""
-        # A client whose data do not fit is named; of any other the node is all that is known.
-        self.refused[node] = str(refusal) if isinstance(refusal, DataRefused) else f"node {node}: {refusal}"
+        # A client that declines itself is named; of any other the node is all that is known.
+        self.refused[node] = str(refusal) if isinstance(refusal, Declined) else f"node {node}: {refusal}"
         self._refusals = count = self._refusals + 1
         if count > MOST_TOLD:
             if count & (count - 1) == 0:
                 text = f"{refusal} (refusal {count} of this run; few are told from {MOST_TOLD} on)"
                 self.hooks.on_refused(node, text)
+        elif isinstance(refusal, AwaitsApproval):
+            self.hooks.on_awaits_approval(node, refusal.client_id)
         elif isinstance(refusal, DataRefused):
             self.hooks.on_data_refused(node, refusal.client_id, refusal.problem)
         else:

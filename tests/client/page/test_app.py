@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from client.approval import asking
 from client.limits.limits import Limits, read_limits, write_limits
 from client.limits.presets import PRESETS, preset, preset_of
 from client.page.app import limits_data, volunteer_app
@@ -62,6 +63,27 @@ def test_limits_of_the_command_line_stand_beside_those_that_they_replace(tmp_pat
     assert (found["mains-only"]["value"], found["mains-only"]["instead"]) == (False, True)
     assert found["hours"]["instead"] is None
     assert all(each["instead"] is None for each in limits_data(tmp_path)["limits"])
+
+
+def test_a_run_that_waits_is_approved_by_a_button(owner: httpx.Client, tmp_path: Path) -> None:
+    values = {
+        "runs": "7 abc",
+        "approved": False,
+        "at": 1.0,
+        "superlink": "a:1",
+        "settings": "",
+        "what": "a run of a:1",
+    }
+    DiskStore(tmp_path).write("approval-1", StoredRecord({**values, "what": "a run of a:1"}))
+    Activity(tmp_path).answered("abc", {}, decided=("waiting", "waits for its owner's approval"))
+    (run,) = owner.get("/data.json").json()["runs"]
+    assert (run["state"], run["can_approve"], run["can_leave"]) == ("waiting", True, False)
+    assert run["line"] == "waits for its owner's approval: a run of a:1"
+    assert owner.post("/do/approve", json={"run": "other"}).status_code == 400
+    owner.post("/do/approve", json={"run": "abc"}).raise_for_status()
+    (run,) = owner.get("/data.json").json()["runs"]
+    assert (run["state"], run["can_approve"]) == ("takes-part", False)
+    assert asking(tmp_path)["abc"] == (True, "a run of a:1")
 
 
 def test_it_shows_what_was_sent_and_that_the_chain_holds(owner: httpx.Client, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from client.state.own_key import own_key, proof_of
 from fedappeal.protocol import keys, proof
 from strategies import FedALIGN, FedAvg
 from strategies.rounds.exchange.calls import FEW, LONGEST_PAUSE
-from strategies.rounds.exchange.roll_call import MOST_TOLD
+from strategies.rounds.exchange.roll_call import MOST_TOLD, RollCallError
 from tests.grid import MemoryGrid, Volunteer, Watch, run
 
 TOLD = ConfigRecord({keys.RUN_KEY: "run"})
@@ -182,6 +182,43 @@ def test_one_who_left_is_asked_again_from_the_round_on_before_which_she_comes_on
         assert decisions == ["left", *[None] * (first - 2), *["joined"] * (7 - first)]
         assert watch.enrolled == [("alice", 1), ("b", 2), ("alice", 2)]
         alice.decision, alice.gone, grid.activated = -1, False, {}
+
+
+def test_one_whose_owner_approves_the_run_late_joins_the_rounds_after_it() -> None:
+    anna = Signing("anna", new_key(), approval="waiting")
+    grid, waits = slow(RealGrid({10: Volunteer("a"), 11: Volunteer("b"), 12: anna})), list[tuple[int, str]]()
+
+    def approved() -> None:
+        anna.volunteer.approval = ""
+        grid.activated |= {12: "later"}
+
+    watch = Watch(before={3: approved})
+    watch.on_awaits_approval = lambda node, client: waits.append((node, client))  # type: ignore[method-assign]
+    federate(grid, 4, watch, min_clients=2)
+    assert waits == [(12, "anna")], "it is called once, and again when it comes online anew"
+    assert [sorted(record.decisions) for record in watch.records] == [
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "anna", "b"],
+        ["a", "anna", "b"],
+    ]
+    assert all(not record.failures for record in watch.records), "to wait is no fault"
+    assert watch.refused == {}
+    assert [client for client, _ in watch.enrolled] == ["a", "b", "anna"]
+
+
+def test_a_client_that_waits_or_declines_counts_for_no_minimum_and_the_end_names_it() -> None:
+    for word, why in (("waiting", "it waits for its owner's approval"), ("declined", "its owner has not approved")):
+        with pytest.raises(RollCallError, match=f"1 of 2 clients .*client anna: {why}"):
+            federate(RealGrid({10: Volunteer("a"), 12: Volunteer("anna", approval=word)}), 1, min_clients=2)
+
+
+def test_an_id_cannot_be_made_to_wait_by_another_key() -> None:
+    grid = slow(RealGrid({10: Signing("alice", new_key())}))
+    thief = Watch(before={2: lambda: grid.nodes.update({12: Volunteer("alice", approval="waiting")})})
+    watch = federate(grid, 3, thief)
+    assert watch.refused[12].startswith("client-id 'alice' belongs to another key")
+    assert [10 in grid.asked(number) for number in (1, 2, 3)] == [True] * 3
 
 
 def test_a_node_that_comes_online_anew_each_time_brings_back_nobody_and_is_rarely_called() -> None:

@@ -41,6 +41,17 @@ def test_names_of_clients_are_the_superlinks_where_they_are_no_other_clients() -
     assert client_names(events, None) == {}
 
 
+def test_one_that_waits_for_its_owners_approval_is_shown_so_until_it_takes_part() -> None:
+    clients = RunClients()
+    clients.event({"event": "awaits-approval", "client": "anna", "node": "3"})
+    assert (rows(clients)["anna"]["state"], clients.refused()) == ("waiting", [])
+    clients.nodes = [node(3, status="offline")]
+    assert rows(clients)["anna"]["state"] == "away"
+    assert rows(enrolled(clients, anna=3))["anna"]["state"] == "away"
+    clients.nodes = [node(3)]
+    assert rows(clients)["anna"]["state"] == "enrolled"
+
+
 @pytest.mark.parametrize(
     ("decision", "why", "status", "state"),
     [

@@ -1,0 +1,123 @@
+"""The owner's approval of runs: what identifies a run, what its owner has said of it, and the answer until then.
+
+Kept in the state folder, a record each, under the hash of what identifies the run: its SuperLink, its settings, and
+what its roll call says of task, model and code. A change of any of it is another run, and asks again.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, MessageType
+
+from client.outcome import DECLINED, WAITING, Outcome
+from client.process.owner import RETURNED, store_of
+from client.settings import ASKED, NodeSettings
+from client.state.memory import client_identity
+from client.state.own_key import proof_of, superlink_of
+from client.state.store import DiskStore
+from fedappeal.core.local_rule import StoredRecord
+from fedappeal.protocol import keys
+from fedappeal.protocol.foreign_text import printable
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+
+if TYPE_CHECKING:  # status and page need no model
+    from client.answers import Question
+
+_PREFIX = "approval-"
+_NOT_COMPARED = frozenset({"out", "resume", "schedule-rounds", keys.RUN_KEY, keys.NONCE})
+"""Settings of the server's folder, and what is another in each run."""
+_MOST = 64
+"""Runs that are remembered as asking; and names of a run under one hash."""
+_LONGEST = 2000
+WHY = {
+    keys.WAITING: "waits for its owner's approval",
+    keys.DECLINED: "its owner takes approved runs alone (approve = listed)",
+}
+"""Why a run is not answered, by the word for it on the wire."""
+
+
+def held_back(node: NodeSettings, question: "Question", kind: str) -> Outcome | None:
+    """Return the answer to a roll call that its owner has not approved; None: the message may be answered.
+
+    Args:
+        node: the owner's settings.
+        question: the message.
+        kind: its type.
+
+    Raises:
+        ConfigError: another message of a run that is not approved.
+    """
+    context = question.context
+    store, superlink = DiskStore(Path(node.state_dir)), superlink_of(context.state)
+    settings, run_id = _hash(context.run_config), str(context.run_id)
+    if kind != MessageType.QUERY:
+        of_run = (values for values in _records(store).values() if run_id in str(values["runs"]).split())
+        if any(v["approved"] and (v["superlink"], v["settings"]) == (superlink, settings) for v in of_run):
+            return None
+        raise ConfigError(f"this client takes no part in this run: {WHY[keys.WAITING]}")
+    name = _PREFIX + _hash({"superlink": superlink, "settings": settings, "told": _hash(question.config)})
+    record = store.read(name)
+    values: dict[str, Scalar] = {"runs": "", "approved": False, "at": time.time()}
+    values |= {"superlink": superlink, "settings": settings, "what": _described(superlink, question)}
+    values |= record.values if record else {}
+    known = str(values["runs"]).split()
+    if new := [run for run in (run_id, question.run_key) if keys.is_run_key(run) and run not in ("", *known)]:
+        store.write(name, StoredRecord({**values, "runs": " ".join([*known, *new][-_MOST:])}))
+        waiting = sorted((v["at"], n) for n, v in _records(store).items() if not v["approved"])
+        for _, oldest in waiting[:-_MOST]:
+            store.delete(oldest)
+    if values["approved"]:
+        return None
+    word, what = (keys.WAITING, WAITING) if node.approve == ASKED else (keys.DECLINED, DECLINED)
+    client_id = client_identity(node, store)
+    proof = proof_of(question.config, client_id, store.folder, context.state)
+    info = ConfigRecord({keys.CLIENT_ID: client_id, keys.APPROVAL: word, **proof})
+    return Outcome(what, WHY[word], records={keys.INFO: info})
+
+
+def asking(folder: Path) -> dict[str, tuple[bool, str]]:
+    """Return whether each run that asked is approved, and what it is, by each of its names."""
+    records = _records(DiskStore(folder)).values() if folder.is_dir() else ()
+    return {run: (bool(v["approved"]), str(v["what"])) for v in records for run in str(v["runs"]).split()}
+
+
+def approve(folder: Path, run: str) -> str:
+    """Approve a run that asked; return what was done, in one line.
+
+    Raises:
+        ConfigError: no such run has asked.
+    """
+    store = store_of(folder)
+    for name, values in _records(store).items():
+        if run in str(values["runs"]).split():
+            store.write(name, StoredRecord({**values, "approved": True}))
+            (folder / RETURNED).touch(mode=0o600)
+            return f"approved: {values['what']}; a running client says so at once (a stock SuperNode: once restarted)"
+    waiting = ", ".join(name for name, (approved, _) in asking(folder).items() if not approved) or "none"
+    raise ConfigError(f"run = '{run}' is not allowed: a run that has asked for approval ({waiting})")
+
+
+def _records(store: DiskStore) -> dict[str, dict[str, Scalar]]:
+    """Return what is remembered of each run that asked; a damaged record is none, and the run asks again."""
+    names = [name for name in store.names() if name.startswith(_PREFIX)]
+    return {name: values for name in names if (values := store.readable_values(name))}
+
+
+def _hash(values: Mapping[str, object]) -> str:
+    told = {key: value for key, value in values.items() if key not in _NOT_COMPARED}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:32]
+
+
+def _described(superlink: str, question: "Question") -> str:
+    """Return what an owner decides on: where the run is from, its code and the settings that are not the defaults."""
+    defaults = {key: field.default for key, field in RunConfig.by_key().items()}
+    run = question.context.run_config
+    changed = {k: v for k, v in run.items() if k not in _NOT_COMPARED and v != defaults.get(k) and k != "task"}
+    code = " ".join(str(question.config.get(keys.PLUGINS, "")).split()) or "fedappeal's own"
+    said = {"task": run.get("task", "not said"), "code": code, **changed}
+    of = f" of {superlink}" if superlink else ""
+    return printable(f"a run{of}: {', '.join(f'{key} = {value}' for key, value in said.items())}", _LONGEST)
