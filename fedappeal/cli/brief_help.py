@@ -1,7 +1,9 @@
 """`--help` of commands with many options: those that people use, in groups; `--help-all` shows all."""
 
 import copy
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,43 +11,8 @@ from typer.core import TyperCommand, TyperGroup
 
 Groups = Mapping[str, Sequence[str]]
 """Names of options by their group's heading."""
-
-_LEARNING = {
-    "What is learned": ("task", "model", "strategy", "set"),
-    "Clients": ("clients", "clients_per_round", "partition", "participation", "requirement"),
-    "Training": ("rounds", "local_steps", "batch_size", "learning_rate", "mandatory_rounds", "seed"),
-}
-RUNS: Mapping[str, Groups] = {
-    "simulate": {
-        **_LEARNING,
-        "This machine": ("data_dir", "device", "workers"),
-        "What is shown": ("out", "page", "track", "against", "sweep"),
-    },
-    "local": {
-        **_LEARNING,
-        "This machine": ("data_dir", "device"),
-        "What is shown": ("out", "page", "track", "against", "report"),
-    },
-    "submit": {
-        "SuperLink": ("superlink", "root_certificates", "insecure", "detach"),
-        **_LEARNING,
-        "What is shown": ("out", "page", "track"),
-    },
-    "check": {
-        "The plug-in": ("conformance", "set", "data_dir"),
-        "The run in which it is tried": ("task", "model", "strategy", "participation", "clients", "rounds"),
-    },
-}
-CLIENT: Groups = {
-    "SuperLink": ("superlink", "transport", "root_certificates", "key", "insecure"),
-    "Data": ("data", "features", "label", "partition_id", "num_partitions", "data_dir"),
-    "What its owner decides": ("participation", "goodwill", "limits", "allow", "set"),
-    "This device": ("state_dir", "device", "page", "page_port"),
-}
-LIMITS: Groups = {
-    "Limits": ("max_steps", "max_seconds", "max_rounds", "max_cpu", "max_traffic", "hours", "mains_only"),
-    "This command": ("reset", "state_dir"),
-}
+GROUPS: Mapping[str, Groups] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+"""The groups of each command."""
 _ALL = "help_all"
 
 
@@ -99,11 +66,11 @@ def _in_panel(parameter: click.Parameter, panels: Mapping[str, str]) -> Any:
     return shown
 
 
-def brief_command(groups: Groups) -> type[TyperCommand]:
-    """Return the class of a command whose help shows these groups of options."""
-    return type("Command", (_BriefHelp, TyperCommand), {"groups": groups})
+def brief_command(name: str) -> type[TyperCommand]:
+    """Return the class of a command whose help shows its groups of options."""
+    return type("Command", (_BriefHelp, TyperCommand), {"groups": GROUPS[name]})
 
 
-def brief_group(groups: Groups) -> type[TyperGroup]:
-    """Return a group class whose help shows groups of options."""
-    return type("Group", (_BriefHelp, TyperGroup), {"groups": groups})
+def brief_group(name: str) -> type[TyperGroup]:
+    """Return a group class whose help shows its groups of options."""
+    return type("Group", (_BriefHelp, TyperGroup), {"groups": GROUPS[name]})

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from client.settings import Connection, NodeSettings, ProcessSettings
-from fedappeal.cli.brief_help import CLIENT, LIMITS, brief_command, brief_group
+from fedappeal.cli.brief_help import brief_command, brief_group
 from fedappeal.cli.options import part, with_client_options, with_limit_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
 from fedappeal.settings.model import did_you_mean
 from fedappeal.views.terminal.printing import complain, print_lines
 
-client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True, cls=brief_group(CLIENT))
+client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True, cls=brief_group("client"))
 
 DEFAULT_STATE = Path("~/.fedappeal/client")
 
@@ -215,7 +215,7 @@ def leave(
     print_lines([leave_run(state_dir.expanduser(), None if all_runs else run)])
 
 
-@client_app.command("limits", cls=brief_command(LIMITS))
+@client_app.command("limits", cls=brief_command("limits"))
 @with_limit_options
 def limits(
     given: dict[str, Scalar],

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedappeal.cli.brief_help import RUNS, brief_command
+from fedappeal.cli.brief_help import brief_command
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import certs, federation_app, key
 from fedappeal.cli.option_groups import (
@@ -66,7 +66,7 @@ Against = Annotated[
 WantsReport = Annotated[bool, typer.Option(help="write report.html into the run's folder at its end")]
 
 
-@cli.command("local", cls=brief_command(RUNS["local"]))
+@cli.command("local", cls=brief_command("local"))
 @with_run_options
 @with_groups
 def local(
@@ -157,7 +157,7 @@ def resume(
     report_run(folder, (folder / REPORT).is_file() and not options.detach, superlink)  # it lacks the later rounds
 
 
-@cli.command("submit", cls=brief_command(RUNS["submit"]))
+@cli.command("submit", cls=brief_command("submit"))
 @with_run_options
 @with_groups
 def submit(
@@ -191,7 +191,7 @@ def submit(
     report_run(path, report and not detach, launcher.superlink)
 
 
-@cli.command("simulate", cls=brief_command(RUNS["simulate"]))
+@cli.command("simulate", cls=brief_command("simulate"))
 @with_run_options
 @with_groups
 def simulate(
@@ -248,7 +248,7 @@ def new(
     print_lines([write_new(kind, file)])
 
 
-@cli.command("check", cls=brief_command(RUNS["check"]))
+@cli.command("check", cls=brief_command("check"))
 @with_run_options
 def check(
     name: Annotated[str, typer.Argument(help="package.module:Name of any plug-in, or of a model")],

@@ -7,10 +7,10 @@ from click.shell_completion import ShellComplete
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from fedappeal.cli.brief_help import CLIENT, LIMITS, RUNS
+from fedappeal.cli.brief_help import GROUPS
 from fedappeal.cli.commands import cli
 
-COMMANDS = {**{(name,): groups for name, groups in RUNS.items()}, ("client",): CLIENT, ("client", "limits"): LIMITS}
+COMMANDS = {("client", name) if name == "limits" else (name,): groups for name, groups in GROUPS.items()}
 
 
 def help_of(*arguments: str) -> str:
