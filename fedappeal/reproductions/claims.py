@@ -50,7 +50,8 @@ class ClaimPart(Part):
         bound: the number that a row is compared with, where it is not another row.
         lower: whether it is claimed to be lower.
         event: as `Contrast.event`.
-        margin: what computes the margin of a claim that is no comparison: a function and its further arguments.
+        margin: what computes the margin of a claim that is no comparison: a function, which is given the claim's rows
+            and its column, where it has them, and its further arguments.
         as_printed: whether it is left out where the paper's own numbers do not bear it out.
         unit: of the margin; None: points of a share.
         inclusive: as `Claim.inclusive`.
@@ -119,7 +120,8 @@ class ClaimPart(Part):
         if self.margin:
             margin, *arguments = value_of(self.margin)
             keys = {arm.name: key for key, arm in group.arms.items()}
-            return partial(_computed, margin, group, [keys[arm.name] for arm in sides], arguments)
+            named = [*(keys[arm.name] for arm in sides), *([column] if column else [])]
+            return partial(_computed, margin, group, named, arguments)
         one: tuple[str, str] = (sides[0].name, column)
         sign: Literal[1, -1] = -1 if self.lower else 1
         if len(sides) == 1 and not self.other_column:
@@ -128,10 +130,10 @@ class ClaimPart(Part):
 
 
 def _computed(
-    margin: Callable[..., float], group: ClaimGroup, rows: Sequence[str], arguments: Sequence[Any], number: Numbers
+    margin: Callable[..., float], group: ClaimGroup, named: Sequence[str], arguments: Sequence[Any], number: Numbers
 ) -> float:
     """Return a margin of the group's numbers, by the rows' keys in the group."""
-    return margin(lambda row, key: number(group.arms[row].name, key), *rows, *arguments)
+    return margin(lambda row, key: number(group.arms[row].name, key), *named, *arguments)
 
 
 def _printed(group: ClaimGroup, sides: Sequence[Arm], measure: Measure) -> bool:

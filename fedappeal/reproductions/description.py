@@ -110,7 +110,6 @@ class Description(Part):
         runs_in: as `RowPart.runs_in`, for all rows.
         columns: by key.
         shown: columns that the experiment has, in their order; empty: all.
-        computed_claims: what returns further claims.
         figure: what draws it: a name, or a table with ``draw``, what makes such a function, and its arguments.
         glances: by the ending of its file's name.
     """
@@ -131,7 +130,6 @@ class Description(Part):
     columns: Mapping[str, ColumnPart]
     shown: tuple[str, ...] = ()
     claims: tuple[ClaimPart, ...] = ()
-    computed_claims: str = ""
     quick: QuickPart = QuickPart()
     grid: Mapping[str, tuple[Scalar, ...]] = Field(default_factory=dict)
     criterion: str = ""
@@ -143,7 +141,6 @@ class Description(Part):
         """Return the experiment."""
         arms = {key: self._arms(key) for key in self.only_groups or self.groups}
         columns = {key: self._column(key) for key in self.shown or self.columns}
-        further = find_name(self.computed_claims)() if self.computed_claims else ()
         return Experiment(
             name=name,
             title=self.title,
@@ -154,7 +151,7 @@ class Description(Part):
             measures=tuple(columns.values()),
             quick=Quick(self.quick.settings, self.quick.arms),
             seeds=self.seeds,
-            claims=(*(claim for part in self.claims for claim in self._claims(part, arms, columns)), *further),
+            claims=tuple(claim for part in self.claims for claim in self._claims(part, arms, columns)),
             figure=self._drawing(self.figure) if self.figure else None,
             glances={ending: self._drawing(drawing) for ending, drawing in self.glances.items()},
             notes=self.introduction + self.notes,

@@ -1,13 +1,13 @@
 """ADA-GD, figures 3 and 8 to 11: what defections cost under FedAvg, by precision, heterogeneity and local steps."""
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedappeal.studies.experiment import Claim, Numbers, Results
+from fedappeal.studies.experiment import Numbers, Results
 from fedappeal.studies.plan import slug
 from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, new_panels
 
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 
 PRECISIONS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """epsilon; with 0 no agent ever leaves."""
-
-DATA = ("", "CIFAR-10")
-"""Data sets as rows name them; empty: Fashion-MNIST."""
-
-_ACCURACIES = {
-    "accuracy": "average accuracy",
-    "population": "population accuracy",
-    "lowest": "lowest agent's accuracy",
-    "highest": "highest agent's accuracy",
-}
 
 
 def with_data_name(text: str, data: str) -> str:
@@ -40,7 +30,7 @@ class Sweep:
     Attributes:
         kept: q, in per cent.
         steps: K, ascending.
-        data: one of `DATA`.
+        data: the data set as rows name it; empty: Fashion-MNIST.
         over: the setting: ``epsilon``, or ``eta`` where no agent leaves.
         values: of that setting, ascending.
     """
@@ -59,84 +49,52 @@ class Sweep:
         """Return the rows' keys of a q and K by the setting's values."""
         return {value: self.cell(kept, steps, value) for value in self.values}
 
-    def claims(self) -> list[Claim]:
-        """Return the paper's claims, and one of ours."""
-        claims = [self._decline(key, kept) for kept in self.kept for key in ("accuracy", "population")]
-        claims += [self._monotone(key) for key in _ACCURACIES]
-        return [*claims, *map(self._lower, _ACCURACIES), self._wider()]
-
-    def _decline(self, key: str, kept: int) -> Claim:
-        def margin(number: Numbers) -> float:
-            return min(
-                number(self.cell(kept, k, 0.0), key) - number(self.cell(kept, k, 1.0), key) for k in self.steps
-            )
-
-        text = f"the {_ACCURACIES[key]} is lower with epsilon = 1 than where no agent leaves, for each K"
-        return Claim(text, margin, with_data_name(f"q = {kept / 100:g}", self.data), "points")
-
-    def _monotone(self, key: str) -> Claim:
-        def margin(number: Numbers) -> float:
-            falls = [
-                number(self.cell(kept, steps, after), key) <= number(self.cell(kept, steps, before), key) + 1
-                for kept in self.kept
-                for steps in self.steps
-                for before, after in itertools.pairwise(PRECISIONS)
-            ]
-            return sum(falls) - 0.9 * len(falls)
-
-        text = f"the {_ACCURACIES[key]} falls, or stays within a point, in nine of ten steps of epsilon"
-        return Claim(text, margin, with_data_name("all q", self.data), "steps", inclusive=True, ours=True)
-
-    def _lower(self, key: str) -> Claim:
-        return self._with_heterogeneity(f"the {_ACCURACIES[key]} is lower", lambda number, row: -number(row, key))
-
-    def _wider(self) -> Claim:
-        return self._with_heterogeneity(
-            "the agents lie further apart", lambda number, row: number(row, "highest") - number(row, "lowest")
-        )
-
-    def _with_heterogeneity(self, what: str, value: Callable[[Numbers, str], float]) -> Claim:
-        """Return the claim that a value's mean over epsilon rises with q.
-
-        From each q to the next, with the largest K.
-        """
-        steps, precisions = self.steps[-1], PRECISIONS[1:]
-
-        def margin(number: Numbers) -> float:
-            sums = [sum(value(number, self.cell(kept, steps, p)) for p in precisions) for kept in self.kept]
-            return min(more - less for less, more in itertools.pairwise(sums)) / len(precisions)
-
-        text = f"with more heterogeneity {what}, over all epsilon (K = {steps})"
-        return Claim(text, margin, with_data_name("all q", self.data), "points")
-
-
-_FIGURE_3 = tuple(Sweep(data=data) for data in DATA)
 
 _MORE = (70, 90, 100), (1, 20, 100)
 """q and K of figures 8 to 11."""
-
+SWEEPS = {"fmnist": Sweep(), "cifar10": Sweep(data="CIFAR-10"), "tuned": Sweep(*_MORE)}
+"""Figure 3's two parts, and figures 9 to 11, as claims name them."""
 _FIGURE_8 = Sweep(*_MORE, "", "eta", (0.01, 0.03, 0.1, 0.3))
-_FIGURE_9 = Sweep(*_MORE)
 
 
-def claims_of_figure3() -> list[Claim]:
-    """Return the claims of figure 3."""
-    return [claim for sweep in _FIGURE_3 for claim in sweep.claims()]
+def declines(number: Numbers, key: str, sweep: str, kept: int) -> float:
+    """Return how much lower a column is with epsilon = 1 than where no agent leaves, for the K where it is least."""
+    of = SWEEPS[sweep]
+    return min(number(of.cell(kept, k, 0.0), key) - number(of.cell(kept, k, 1.0), key) for k in of.steps)
 
 
-def claims_of_figure9() -> list[Claim]:
-    """Return the claims of figures 9 to 11, which are figure 3's."""
-    return _FIGURE_9.claims()
+def falls(number: Numbers, key: str, sweep: str) -> float:
+    """Return by how many steps of epsilon more than nine in ten a column falls, or stays within a point."""
+    of = SWEEPS[sweep]
+    rows = [list(of.rows(kept, steps).values()) for kept in of.kept for steps in of.steps]
+    falling = [number(after, key) <= number(before, key) + 1 for row in rows for before, after in pairwise(row)]
+    return sum(falling) - 0.9 * len(falling)
+
+
+def lower(number: Numbers, key: str, sweep: str) -> float:
+    """Return by how much a column falls with heterogeneity, as `rises`."""
+    return rises(lambda row: -number(row, key), SWEEPS[sweep])
+
+
+def wider(number: Numbers, sweep: str) -> float:
+    """Return by how much the distance of agents rises with heterogeneity, as `rises`."""
+    return rises(lambda row: number(row, "highest") - number(row, "lowest"), SWEEPS[sweep])
+
+
+def rises(value: Callable[[str], float], sweep: Sweep) -> float:
+    """Return the least rise of a value's mean over epsilon, from each q to the next, with the largest K."""
+    sums = [sum(value(sweep.cell(q, sweep.steps[-1], p)) for p in PRECISIONS[1:]) for q in sweep.kept]
+    return min(more - less for less, more in pairwise(sums)) / len(PRECISIONS[1:])
 
 
 def draw_figure_3(results: Results) -> Figure:
     """Draw figure 3."""
-    return _draw(results, _FIGURE_3)
+    return _draw(results, (SWEEPS["fmnist"], SWEEPS["cifar10"]))
 
 
 def draw_figure_9(results: Results) -> Figure:
     """Draw figures 9 to 11."""
-    return _draw(results, (_FIGURE_9,))
+    return _draw(results, (SWEEPS["tuned"],))
 
 
 def draw_figure_8(results: Results) -> Figure:
