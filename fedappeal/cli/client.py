@@ -16,7 +16,9 @@ from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, sect
 from fedappeal.settings.model import did_you_mean
 from fedappeal.views.terminal.printing import complain, print_lines
 
-client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True, cls=brief_group("client"))
+client_app = typer.Typer(
+    help="One volunteer, on any machine.", invoke_without_command=True, cls=brief_group("client")
+)
 
 DEFAULT_STATE = Path("~/.fedappeal/client")
 

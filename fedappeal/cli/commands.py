@@ -19,6 +19,7 @@ from fedappeal.cli.option_groups import (
     LogFormat,
     MachineOptions,
     PageOptions,
+    PredictOptions,
     ReproduceOptions,
     ResidentOptions,
     ResumeOptions,
@@ -364,30 +365,12 @@ def export(
 
 
 @cli.command("predict")
-def predict(
-    model: ModelPath,
-    data: Annotated[
-        Path, typer.Option(help="a folder of images, a table or texts (.csv, .parquet), or an .npz with x")
-    ],
-    output: Annotated[Path | None, typer.Option(help="a file .csv or .jsonl; if not given: printed")] = None,
-    features: Annotated[
-        str,
-        typer.Option(help="of a table: the model's columns, by commas; if not given: the task's, else all others"),
-    ] = "",
-    label: Annotated[str, typer.Option(help="of a table: the column of labels, to measure by")] = "",
-    scale_from: Annotated[
-        str,
-        typer.Option(
-            help="of a table, if clients standardised theirs: a table of training data, or a client's own model"
-        ),
-    ] = "",
-    device: Annotated[str, typer.Option(help="where it predicts: auto, cpu, cuda, cuda:N")] = "auto",
-    allow: AllowedPackages = None,
-) -> None:
+@with_groups
+def predict(model: ModelPath, options: PredictOptions) -> None:
     """Predict with a trained model: a label and its probability an example; with labels the accuracy too."""
     from fedappeal.cli.models import start_prediction
 
-    start_prediction(model, data, output, (features, label), device, allow or [], scale_from)
+    start_prediction(model, options)
 
 
 @cli.command("list")

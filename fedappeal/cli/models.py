@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from fedappeal.cli.option_groups import PredictOptions
 from fedappeal.protocol.foreign_text import as_cell, printable
 from fedappeal.record.folder import GIVEN
 from fedappeal.record.reader import Record
@@ -69,44 +70,32 @@ def _opened(path: Path, allow: Sequence[str]) -> TrainedModel:
     return open_model(path, allow)
 
 
-def start_prediction(
-    path: Path,
-    data: Path,
-    output: Path | None,
-    columns: tuple[str, str],
-    device: str,
-    allow: Sequence[str],
-    scale_from: str = "",
-) -> None:
+def start_prediction(path: Path, options: PredictOptions) -> None:
     """Predict; print or write a line an example, and metrics if there are labels.
 
     Args:
         path: a run's folder, or a file of a model.
-        data: as `fedappeal.api.trained.predict_table` takes it.
-        output: a file of `WRITTEN_AS`; None: printed.
-        columns: of a table: its features by commas, and its label; empty: not named.
-        device: where it predicts.
-        allow: packages whose code may run because the file names it.
-        scale_from: whose training data scale a table: see `predict_table`; empty: as the card says.
+        options: the data, as `fedappeal.api.trained.predict_table` takes it, and how it is read.
 
     Raises:
         ConfigError: one line: a model, data, device or output that is not allowed; nothing is printed before.
     """
+    output = options.output
     if output is not None:
         if output.suffix.lower() not in WRITTEN_AS:
             raise ConfigError(f"output = '{output}' is not allowed: a file {' or '.join(WRITTEN_AS)}")
         check_file("output", output)
     from client.settings import NodeSettings
 
-    node = NodeSettings.parse({"device": device})
+    node = NodeSettings.parse({"device": options.device})
     model_file(path)
     from client.data.cache import pick_device
     from fedappeal.api.trained import predict_table
     from fedappeal.data.columns import Columns
 
-    where, chosen = pick_device(node.device), Columns.parse(*columns)
-    trained = _opened(path, allow)
-    predictions, unlabelled = predict_table(trained, data, chosen, where, scale_from or None)
+    where, chosen = pick_device(node.device), Columns.parse(options.features, options.label)
+    trained = _opened(path, options.allow or ())
+    predictions, unlabelled = predict_table(trained, options.data, chosen, where, options.scale_from or None)
     if output is None:
         for line in _printed(predictions.lines):
             typer.echo(line)

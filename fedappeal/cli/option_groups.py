@@ -224,3 +224,20 @@ class CompareOptions:
     to: str = option("", "csv, json: the numbers; latex, markdown: the tables")
     output: Path | None = option(None, "file for --to; default: standard output")
     plot: Path | None = option(None, "draw them over the rounds: a .png or .svg file")
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """Options of `fedappeal predict` besides the model."""
+
+    data: Path = option(..., "a folder of images, a table or texts (.csv, .parquet), or an .npz with x")
+    output: Path | None = option(None, "a file .csv or .jsonl; if not given: printed")
+    features: str = option(
+        "", "of a table: the model's columns, by commas; if not given: the task's, else all others"
+    )
+    label: str = option("", "of a table: the column of labels, to measure by")
+    scale_from: str = option(
+        "", "of a table, if clients standardised theirs: a table of training data, or a client's own model"
+    )
+    device: str = option("auto", "where it predicts: auto, cpu, cuda, cuda:N")
+    allow: AllowedPackages = None
