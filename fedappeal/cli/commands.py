@@ -7,26 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from fedappeal.cli import option_groups as groups
 from fedappeal.cli.brief_help import brief_command
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import certs, federation_app, key
-from fedappeal.cli.option_groups import (
-    AllowedPackages,
-    AnyPage,
-    BenchOptions,
-    CompareOptions,
-    ControlOptions,
-    LogFormat,
-    MachineOptions,
-    PageOptions,
-    PredictOptions,
-    ReproduceOptions,
-    ResidentOptions,
-    ResumeOptions,
-    Transport,
-    WatchedOptions,
-    WatchOptions,
-)
 from fedappeal.cli.options import with_groups, with_run_options
 
 cli = typer.Typer(
@@ -74,10 +58,10 @@ def local(
     *,
     settings: dict[str, Any],
     port: Annotated[int, typer.Option(help="port of the SuperLink's Fleet API (gRPC); 0: the system picks one")] = 0,
-    transport: Annotated[Transport, typer.Option(help="what clients speak to the SuperLink")] = "grpc",
+    transport: Annotated[groups.Transport, typer.Option(help="what clients speak to the SuperLink")] = "grpc",
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="where the clients train: auto, cpu, cuda, cuda:N")] = "auto",
-    watching: WatchOptions,
+    watching: groups.WatchOptions,
     report: WantsReport = True,
     against: Against = "",
 ) -> None:
@@ -106,9 +90,9 @@ def local(
 def superlink(
     context: typer.Context,
     *,
-    log_format: LogFormat = "text",
-    page: PageOptions,
-    resident: ResidentOptions,
+    log_format: groups.LogFormat = "text",
+    page: groups.PageOptions,
+    resident: groups.ResidentOptions,
 ) -> None:
     """Start a long-running SuperLink (options: of `flower-superlink`); its Control port is this user's alone."""
     import shlex
@@ -143,8 +127,8 @@ def superlink(
 @with_groups
 def resume(
     folder: Annotated[Path, typer.Argument(help="folder of a run; it continues in its own runtime")],
-    options: ResumeOptions,
-    following: WatchOptions,
+    options: groups.ResumeOptions,
+    following: groups.WatchOptions,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="a setting of a tracker: NAME.KEY=VALUE, repeatable")
     ] = None,
@@ -164,7 +148,7 @@ def resume(
 def submit(
     *,
     settings: dict[str, Any],
-    control: ControlOptions,
+    control: groups.ControlOptions,
     detach: Annotated[bool, typer.Option(help="print the run's id and do not wait")] = False,
     clientapp: Annotated[
         str, typer.Option(help="module:attribute of the ClientApp that stock SuperNodes run; empty: fedappeal's own")
@@ -172,7 +156,7 @@ def submit(
     heartbeat: Annotated[
         str, typer.Option(help="a file that says until when this process counts as alive, for health checks")
     ] = "",
-    watching: WatchOptions,
+    watching: groups.WatchOptions,
     report: WantsReport = True,
 ) -> None:
     """Start a run on a long-running SuperLink and wait for it; --out is a folder as the SuperLink sees it."""
@@ -210,8 +194,8 @@ def simulate(
         str, typer.Option(help="of the evaluation of models that clients are sent (float32 | bfloat16)")
     ] = "float32",
     workers: Annotated[int, typer.Option(help="processes that share the clients out; 0 with --ray: one a node")] = 0,
-    options: MachineOptions,
-    watching: WatchOptions,
+    options: groups.MachineOptions,
+    watching: groups.WatchOptions,
     against: Against = "",
 ) -> None:
     """Run a federation inside this process: the same apps, many virtual clients."""
@@ -269,7 +253,7 @@ def check(
 
 @cli.command("reproduce")
 @with_groups
-def reproduce(options: ReproduceOptions, machine: MachineOptions) -> None:
+def reproduce(options: groups.ReproduceOptions, machine: groups.MachineOptions) -> None:
     """Run a paper's table or figure: ours beside theirs, as a table, a picture and a page."""
     from fedappeal.cli.reproduce import start_reproduction
 
@@ -278,7 +262,7 @@ def reproduce(options: ReproduceOptions, machine: MachineOptions) -> None:
 
 @cli.command("bench")
 @with_groups
-def bench(options: BenchOptions, machine: MachineOptions) -> None:
+def bench(options: groups.BenchOptions, machine: groups.MachineOptions) -> None:
     """Run the benchmark of free participation: which strategy keeps which volunteers."""
     from fedappeal.cli.reproduce import start_bench
 
@@ -288,7 +272,7 @@ def bench(options: BenchOptions, machine: MachineOptions) -> None:
 @cli.command("compare")
 @with_groups
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")], options: CompareOptions
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")], options: groups.CompareOptions
 ) -> None:
     """Compare runs, grouped by settings: means and paired differences over seeds, with 95 % intervals."""
     from fedappeal.cli.results import show_comparison
@@ -334,9 +318,9 @@ def watch(
     run: Annotated[
         Path | None, typer.Argument(help="a run's folder; if not given: the SuperLink's latest run")
     ] = None,
-    control: WatchedOptions,
-    page: AnyPage,
-    resident: ResidentOptions,
+    control: groups.WatchedOptions,
+    page: groups.AnyPage,
+    resident: groups.ResidentOptions,
 ) -> None:
     """Serve a page about a run or a SuperLink's runs, with a token, until Ctrl-C: start, stop, resume, extend."""
     from fedappeal.cli.live_page import watch as watch_run
@@ -356,7 +340,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option(help="the file or new folder; if not given: RUN.onnx, RUN-huggingface, here")
     ] = None,
-    allow: AllowedPackages = None,
+    allow: groups.AllowedPackages = None,
 ) -> None:
     """Write a trained model for other programs: ONNX, safetensors, or a folder that `from_pretrained` reads."""
     from fedappeal.cli.models import start_export
@@ -366,7 +350,7 @@ def export(
 
 @cli.command("predict")
 @with_groups
-def predict(model: ModelPath, options: PredictOptions) -> None:
+def predict(model: ModelPath, options: groups.PredictOptions) -> None:
     """Predict with a trained model: a label and its probability an example; with labels the accuracy too."""
     from fedappeal.cli.models import start_prediction
 
