@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from fedappeal.api.execution import Watching, check_run
 from fedappeal.api.measures import Measures
-from fedappeal.api.plan import TaskParts, chosen_of, plan_of
+from fedappeal.api.plan import NO_FOLDER, TaskParts, chosen_of, plan_of
 from fedappeal.api.progress import show_progress
 from fedappeal.api.run import Run, run_in_new_folder
 from fedappeal.api.runs import Runs
@@ -86,72 +86,88 @@ def sweep(
         varied = {
             name: _values(name, value) for name, value in call.items() if isinstance(value, list | tuple | range)
         }
-        swept = combinations(varied)
+        swept = combinations(varied, "sweep")
         labels = _labels(swept)
         names = [re.sub(r"[^\w.,=-]+", "-", name_of_run(label)).strip("-") or "run" for label in labels]
         check_distinct(zip(names, names, strict=True), "sweep")
-        makers = _makers([call | values for values in swept], parts, data_dir)
+        runs = _planned([call | values for values in swept], parts, data_dir)
         if jobs > 1:
-            machine = machine.for_jobs(len(makers))
+            machine = machine.for_jobs(len(runs))
         how = Simulation(mode, device, data_dir, machine.threads, evaluation_precision=evaluation_precision)
         for name in names if out else ():
             check_new(Path(out, name))
         unused: Counter[str] = Counter()
-        for make in makers:  # made again when its turn comes: the runs' data are not all in memory at once
-            plan = make()
+        for run in runs:
+            plan = run.plan()
             check_run(plan, how, watching)
             if jobs > 1:
                 check_sendable(plan, watching)
             unused.update(plan.unused)
-        warn_of([*(line for line, count in unused.items() if count == len(makers)), *how.notes()])
+        warn_of([*(line for line, count in unused.items() if count == len(runs)), *how.notes()])
         temporary = None if out else TemporaryFolder("sweep")
         root = temporary.path if temporary else Path(out).absolute()
-        paths = [root / name for name in names]
-        placed = [partial(_placed, *run) for run in zip(makers, paths, _titles(labels), strict=True)]
-        if jobs > 1:
-            runs = in_processes(placed, paths, how, watching, machine)
-        else:
-            runs = list(_one_by_one(placed, how, watching))
-        for run in runs:
-            run.temporary = temporary
-        return Runs(runs, labels[: len(runs)])
+        for number, (run, name, values) in enumerate(zip(runs, names, labels, strict=True), start=1):
+            title = " ".join(f"{key} {value}" for key, value in values.items())
+            run.path, run.title = root / name, f"run {number} of {len(runs)}: {title}".rstrip()
+        begun = in_processes(runs, how, watching, machine) if jobs > 1 else list(_one_by_one(runs, how, watching))
+        for over in begun:
+            over.temporary = temporary
+        return Runs(begun, labels[: len(begun)])
 
 
-def _placed(make: Callable[[], RunPlan], path: Path, name: str) -> RunPlan:
-    return replace(make(), path=path, name=name)
+@dataclass
+class SweptRun:
+    """A run of a sweep, planned when its turn comes: the runs' data are not all in memory at once.
 
-
-def _makers(each_run: Sequence[Mapping[str, Any]], parts: TaskParts, data_dir: str) -> list[Callable[[], RunPlan]]:
-    """Return the function that plans the run of each combination.
-
-    A run has no settings of own plug-ins that only others use; fedappeal's own are known to all.
+    Attributes:
+        arguments: all that may be swept, by name.
+        parts: own model, data, loss and metrics.
+        data_dir: folder of the task's data set.
+        others: plug-ins that only other runs of the sweep use: it has no settings of theirs.
+        path: its folder.
+        title: in the progress.
     """
-    general = [
-        {key: value for key, value in run.items() if key not in _APART and not key.startswith(_SET)}
-        for run in each_run
-    ]
-    foreign = foreign_sections(
-        [chosen_of(run["strategy"], settings) for run, settings in zip(each_run, general, strict=True)]
-    )
 
-    def plan(run: Mapping[str, Any], settings: Mapping[str, Any], others: frozenset[str]) -> RunPlan:
+    arguments: Mapping[str, Any]
+    parts: TaskParts
+    data_dir: str
+    others: frozenset[str] = frozenset()
+    path: Path = NO_FOLDER
+    title: str = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The general settings."""
+        return {k: value for k, value in self.arguments.items() if k not in _APART and not k.startswith(_SET)}
+
+    def plan(self) -> RunPlan:
+        """Return its plan, checked."""
+        run = self.arguments
         plugins = {key.removeprefix(_SET): value for key, value in run.items() if key.startswith(_SET)}
-        used = {key: value for key, value in plugins.items() if key.partition(".")[0].replace("_", "-") not in others}
-        return plan_of(run["strategy"], run["task"], replace(parts, model=run["model"]), settings, used, data_dir)
+        used = {k: value for k, value in plugins.items() if k.partition(".")[0].replace("_", "-") not in self.others}
+        parts = replace(self.parts, model=run["model"])
+        plan = plan_of(run["strategy"], run["task"], parts, self.settings, used, self.data_dir)
+        return replace(plan, path=self.path, name=self.title)
 
-    return [partial(plan, *run) for run in zip(each_run, general, foreign, strict=True)]
-
-
-def _titles(labels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return each run's title in the progress."""
-    of_each = (" ".join(f"{key} {value}" for key, value in label.items()) for label in labels)
-    return [f"run {number} of {len(labels)}: {title}".rstrip() for number, title in enumerate(of_each, start=1)]
+    def given(self) -> Objects:
+        """Return the program's objects that stand in for names."""
+        return self.plan().plugins.given
 
 
-def _one_by_one(makers: Sequence[Callable[[], RunPlan]], how: Simulation, watching: Watching) -> Iterator[Run]:
+def _planned(each_run: Sequence[Mapping[str, Any]], parts: TaskParts, data_dir: str) -> list[SweptRun]:
+    """Return the run of each combination, without settings of own plug-ins that only others use.
+
+    fedappeal's own are known to all.
+    """
+    runs = [SweptRun(arguments, parts, data_dir) for arguments in each_run]
+    foreign = foreign_sections([chosen_of(run.arguments["strategy"], run.settings) for run in runs])
+    return [replace(run, others=others) for run, others in zip(runs, foreign, strict=True)]
+
+
+def _one_by_one(runs: Sequence[SweptRun], how: Simulation, watching: Watching) -> Iterator[Run]:
     with show_progress(watching.quiet) as show:
-        for make in makers:
-            run = run_in_new_folder(make(), how, watching, show)
+        for swept in runs:
+            run = run_in_new_folder(swept.plan(), how, watching, show)
             yield run
             if run.interrupted:
                 return
@@ -194,20 +210,22 @@ def _apart(name: Any, others: Sequence[Any]) -> Any:
 _MAIN = "__main__"
 
 
+@dataclass(frozen=True)
 class _Job:
     """A run for another process, planned when it is sent.
 
     It is then pickled.
     """
 
-    def __init__(self, make: Callable[[], RunPlan], how: Simulation, evaluate: Any) -> None:
-        self._make, self._how, self._evaluate = make, how, evaluate
+    run: SweptRun
+    how: Simulation
+    evaluate: Any
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial, (_run, self._make(), self._how, self._evaluate)
+        return partial, (_run, self.run.plan(), self.how, self.evaluate)
 
     def __call__(self) -> None:
-        _run(self._make(), self._how, self._evaluate)
+        _run(self.run.plan(), self.how, self.evaluate)
 
 
 def _run(plan: RunPlan, how: Simulation, evaluate: Any) -> None:
@@ -236,42 +254,29 @@ def check_sendable(plan: RunPlan, watching: Watching) -> None:
         )
 
 
-def in_processes(
-    makers: Sequence[Callable[[], RunPlan]],
-    paths: Sequence[Path],
-    how: Simulation,
-    watching: Watching,
-    machine: Machine,
-) -> list[Run]:
+def in_processes(runs: Sequence[SweptRun], how: Simulation, watching: Watching, machine: Machine) -> list[Run]:
     """Simulate runs in processes; return those that have begun, in order.
 
     Raises:
         RuntimeError: some failed; the others are in their folders.
     """
     ended: dict[int, str] = {}  # why each run failed that is over; empty: it did not
-    interrupted = False
+    interrupted, root = False, runs[0].path.parent
     with show_progress(watching.quiet) as show:
         try:
-            jobs = [_Job(make, how, watching.evaluate) for make in makers]
-            machine.do(jobs, ended.__setitem__, lambda: show("runs", len(ended), len(paths)))
-            show("runs", len(ended), len(paths))
+            jobs = [_Job(run, how, watching.evaluate) for run in runs]
+            machine.do(jobs, ended.__setitem__, lambda: show("runs", len(ended), len(runs)))
+            show("runs", len(ended), len(runs))
         except KeyboardInterrupt:
             interrupted = True
-    if failed := [f"{paths[number].name}: {reason}" for number, reason in ended.items() if reason]:
-        raise RuntimeError(f"{len(failed)} of {len(paths)} runs failed: {'; '.join(failed)} ({paths[0].parent})")
-    runs = []
-    for make, path in zip(makers, paths, strict=True):
-        if (path / CONFIG).exists():
-            run = Run(path, partial(_given, make), how, watching)
-            run.interrupted = interrupted and not run.finished
-            runs.append(run)
+    if failed := [f"{runs[number].path.name}: {reason}" for number, reason in ended.items() if reason]:
+        raise RuntimeError(f"{len(failed)} of {len(runs)} runs failed: {'; '.join(failed)} ({root})")
+    begun = [Run(run.path, run.given, how, watching) for run in runs if (run.path / CONFIG).exists()]
+    for run in begun:
+        run.interrupted = interrupted and not run.finished
     if interrupted:
-        print(f"interrupted: {len(runs)} of {len(paths)} runs have begun ({paths[0].parent})")
-    return runs
-
-
-def _given(make: Callable[[], RunPlan]) -> Objects:
-    return make().plugins.given
+        print(f"interrupted: {len(begun)} of {len(runs)} runs have begun ({root})")
+    return begun
 
 
 def _defined_here(packed: bytes) -> str:

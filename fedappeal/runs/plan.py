@@ -210,8 +210,18 @@ MOST_RUNS = 10_000
 _WHOLE = re.compile("[0-9]{1,18}")
 
 
-def combinations(varied: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return every combination of values, by name; the last name changes fastest."""
+def combinations(varied: Mapping[str, Sequence[Any]], sweep: str) -> list[dict[str, Any]]:
+    """Return every combination of values, by name; the last name changes fastest.
+
+    Args:
+        varied: the values, by name.
+        sweep: what the message calls the sweep.
+
+    Raises:
+        ConfigError: more than `MOST_RUNS`.
+    """
+    if (runs := prod(map(len, varied.values()))) > MOST_RUNS:
+        raise ConfigError(f"{sweep} is not allowed: {runs} runs, at most {MOST_RUNS}")
     return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
 
@@ -259,9 +269,7 @@ def swept_plans(
         if key in varied:
             raise ConfigError(f"sweep = '{text}' is not allowed: {key} is swept twice; give all its values at once")
         varied[key] = values
-    if (runs := prod(map(len, varied.values()))) > MOST_RUNS:
-        raise ConfigError(f"{written} is not allowed: {runs} runs, at most {MOST_RUNS}")
-    each_varied = combinations(varied)
+    each_varied = combinations(varied, written)
     configs = [RunConfig.parse({**settings, **values}) for values in each_varied]
     if not out:
         shared = {key: value for key, value in settings.items() if key not in varied}

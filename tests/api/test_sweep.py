@@ -92,6 +92,7 @@ def test_a_run_has_no_settings_of_own_plug_ins_that_only_others_use(recwarn: pyt
     ("given", "said"),
     [
         ({"seed": []}, "seed = [] is not allowed: at least one value"),
+        ({"seed": range(20_000)}, "sweep is not allowed: 20000 runs, at most 10000"),
         ({"seed": range(2), "rounds": [1, 0]}, "rounds = 0 is not allowed"),
         ({"strategy": ["fedavg", "nothing"]}, "strategy = 'nothing' is not allowed"),
         ({"strategy": [MaxFL(seed=1)], "seed": range(2)}, "seed is given twice: 0 beside MaxFL(seed=1)"),

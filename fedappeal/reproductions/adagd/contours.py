@@ -7,7 +7,7 @@ import numpy as np
 
 from fedappeal.protocol.draws import generator
 from fedappeal.reproductions.adagd import toy
-from fedappeal.reproductions.adagd.toy import PRECISION, SHIFT, STARTS, Floats, ToyAgents, ToyProblem
+from fedappeal.reproductions.adagd.toy import PRECISION, Floats, ToyAgents, ToyProblem
 from fedappeal.studies.experiment import Numbers, Results
 from fedappeal.studies.plan import slug
 from fedappeal.views.comparison.measures import Figure, new_figure
@@ -40,14 +40,17 @@ def figure_5(results: Results) -> Figure:
 def _example_1(axes: "Axes", results: Results) -> None:
     _bad_region(axes, ToyProblem(), (-2.1, 2.1, -1.7, 1.7))
     labels = {BLUE: "uniform: a long step", PURPLE: "uniform: into $S_2^*$, agent 2 leaves", BLACK: "ADA-GD"}
-    for (name, (start, _)), colour in zip(STARTS.items(), (BLUE, BLUE, PURPLE, PURPLE), strict=True):
-        draw_path(axes, _points(results, f"{slug(name)}-uniform-one-long-step"), colour, labels.pop(colour, ""))
-        draw_path(axes, _points(results, f"{slug(name)}-ada-gd"), BLACK, labels.pop(BLACK, ""))
-        _name(axes, f"${name}$", start, 8 if start[1] > 0 else -16)
+    for number, colour in enumerate((BLUE, BLUE, PURPLE, PURPLE), start=1):
+        path = _points(results, f"w-{number}-uniform-one-long-step")
+        draw_path(axes, path, colour, labels.pop(colour, ""))
+        draw_path(axes, _points(results, f"w-{number}-ada-gd"), BLACK, labels.pop(BLACK, ""))
+        for x, y in path[:1]:
+            _name(axes, f"$w_{number}$", (x, y), 8 if y > 0 else -16)
 
 
 def _family(axes: "Axes", results: Results) -> None:
-    _bad_region(axes, ToyProblem(SHIFT), (-0.8, 2.3, -0.7, 1.811))
+    arms = {arm.name: arm for arm in results.experiment.arms}
+    _bad_region(axes, ToyProblem(arms["p-alpha-uniform"].settings["alpha"]), (-0.8, 2.3, -0.7, 1.811))
     edge = np.array([-0.8, 2.3])
     axes.plot(edge, edge - PRECISION, "--", color=AGENT_2, linewidth=1, label="edge of $S_2^*$ in $P_0$")
     path = _points(results, "p-alpha-uniform")

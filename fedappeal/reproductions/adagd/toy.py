@@ -21,17 +21,6 @@ ROWS: Floats = np.array([[0.0, 1.0], [1.0, -1.0]])
 PRECISION = 0.1
 """epsilon in figure 5."""
 
-STARTS: Mapping[str, tuple[tuple[float, float], int]] = {
-    "w_1": ((-1.3, 0.9), 0),
-    "w_2": ((1.7, 0.6), 1),
-    "w_3": ((0.3, 1.4), 1),
-    "w_4": ((-1.8, -0.9), 1),
-}
-"""Starts like figure 5a's (the paper gives no numbers), and the agent whose loss the long step brings to 0."""
-
-SHIFT = 0.2
-"""alpha' of figure 5b: after three steps of 0.8 agent 2 leaves P_0 with (0.8, 1), which has F_2 = 0 in P_alpha'."""
-
 
 class ToyAgents(Protocol):
     """Agents whose losses and gradients are known."""
@@ -177,15 +166,6 @@ def _leave(losses: Floats, precision: float, left: dict[int, int], index: int) -
     for m, loss in enumerate(losses):
         if loss <= precision:
             left.setdefault(m, index)
-
-
-def stride(problem: ToyProblem, start: Floats, agent: int) -> float:
-    """Return the step that takes an agent's loss to zero at once.
-
-    Along the mean gradient at ``start``; the agent is 0 or 1.
-    """
-    falls = float(problem.gradients(start).mean(axis=0) @ ROWS[agent])
-    return float(start @ ROWS[agent]) / falls
 
 
 def harmful_steps(problem: ToyProblem, start: Floats, precision: float) -> tuple[float, float] | None:

@@ -11,13 +11,11 @@ from fedappeal.reproductions import load_experiment
 from fedappeal.reproductions.adagd.contours import compute, drawn_starts, drawn_steps
 from fedappeal.reproductions.adagd.toy import (
     PRECISION,
-    SHIFT,
-    STARTS,
+    ROWS,
     ToyProblem,
     adagd,
     harmful_shift,
     harmful_steps,
-    stride,
     uniform,
 )
 from strategies.adagd import theorem_step_size
@@ -27,6 +25,15 @@ EXAMPLE = ToyProblem()
 EPSILON = 0.1
 EXPERIMENT = load_experiment("adagd-figure5")
 ARMS = {arm.shown: arm for arm in EXPERIMENT.arms}
+SHIFT = ARMS["P_alpha', uniform"].settings["alpha"]
+AGENTS = {"w_1": 0, "w_2": 1, "w_3": 1, "w_4": 1}
+"""The agent whose loss the long step from a start brings to 0."""
+STARTS = {name: (ARMS[f"{name}, uniform, one long step"].settings["start"], agent) for name, agent in AGENTS.items()}
+
+
+def stride(start: list[float], agent: int) -> float:
+    """Return the step along the mean gradient that takes an agent's loss to zero at once."""
+    return float(start @ ROWS[agent]) / float(EXAMPLE.gradients(np.array(start)).mean(axis=0) @ ROWS[agent])
 
 
 def run(name: str, **changed: Any) -> Any:
@@ -75,7 +82,7 @@ def test_two_are_served_without_harm() -> None:
 def test_one_long_step_lands_where_it_should() -> None:
     for name, landing in (("w_1", (-0.85, 0.0)), ("w_2", (0.6, 0.6)), ("w_3", (2 / 3, 2 / 3)), ("w_4", (-0.9, -0.9))):
         start, agent = STARTS[name]
-        step = stride(EXAMPLE, np.array(start), agent)
+        step = stride(start, agent)
         after = uniform(EXAMPLE, start, [step], PRECISION).points[1]
         assert after == pytest.approx(landing)
         assert EXAMPLE.bad_region(after, PRECISION)
@@ -190,8 +197,8 @@ def test_the_first_long_steps_bring_a_loss_to_zero() -> None:
     """They stand in the experiment's file as numbers."""
     for name, (start, agent) in STARTS.items():
         settings = ARMS[f"{name}, uniform, one long step"].settings
-        assert settings["start"] == list(start)
-        assert settings["first-steps"] == [pytest.approx(stride(EXAMPLE, np.array(start), agent), rel=1e-12)]
+        assert ARMS[f"{name}, ADA-GD"].settings["start"] == settings["start"]
+        assert settings["first-steps"] == [pytest.approx(stride(start, agent), rel=1e-12)]
 
 
 def test_no_number_of_the_paper_is_a_bound_or_derived() -> None:
