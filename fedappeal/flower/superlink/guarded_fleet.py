@@ -52,7 +52,6 @@ REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
 MOST_NODES = 20_000
 """Nodes that are remembered; one of whose replies something is stored is not forgotten."""
 _LOOKED_AT = 100
-_MOST_HANDED = 20_000
 _LOG = RateLimitedLog()
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
@@ -60,8 +59,9 @@ flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its packag
 
 @dataclass
 class _NodeState:
-    """A node's handed out messages, and the stored bytes of its replies."""
+    """A node's handed out messages, the latest where it may be lost, and the stored bytes of its replies."""
 
+    handed: PullMessagesResponse | None = None
     messages: int = 0
     replies: int = 0
     sent: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,6 @@ class GuardedFleet(FleetServicer):
         super().__init__(**keywords)
         self._polls = polls
         self._nodes: dict[int, _NodeState] = {}
-        self._handed: dict[int, PullMessagesResponse] = {}
         self._stored = 0
         self._recounted = float("-inf")
         self._lock = threading.Lock()
@@ -122,22 +121,13 @@ class GuardedFleet(FleetServicer):
             handed = self._take_back(node_id)
             if handed is not None and not _is_over(handed):
                 return handed
-            if self._polls.is_incomplete(node_id):
-                return PullMessagesResponse()
         answer = super().PullMessages(request, context)
         if answer.messages_list:
             with self._lock:
                 node = self._node(node_id)
                 node.messages += 1
                 node.sent = {}
-                if holds:
-                    self._handed[node_id] = answer
-                # Of nodes that are gone; a lifetime is about the same for all, so the oldest are over first.
-                while len(self._handed) > 1:
-                    oldest = next(iter(self._handed))
-                    if len(self._handed) <= _MOST_HANDED and not _is_over(self._handed[oldest]):
-                        break
-                    del self._handed[oldest]
+                node.handed = answer if holds else None
         return answer
 
     def GetRun(self, request: GetRunRequest, context: grpc.ServicerContext) -> GetRunResponse:
@@ -242,7 +232,9 @@ class GuardedFleet(FleetServicer):
     def _take_back(self, node: int) -> PullMessagesResponse | None:
         """Return the answer handed to a node, and forget it."""
         with self._lock:
-            return self._handed.pop(node, None)
+            state = self._nodes.get(node, _NodeState())
+            handed, state.handed = state.handed, None
+            return handed
 
     def _is_repeat(self, request: PushMessagesRequest) -> bool:
         """Return whether every object of the announced reply is stored already.

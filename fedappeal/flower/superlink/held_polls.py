@@ -1,9 +1,8 @@
 """Polls that a SuperLink holds until there is a message for their node, without a thread for each.
 
 Flower answers a poll at once, so a client that waits for a message asks again and again. A client that says so in a
-header (`HOLD_HEADER`) is answered when the last object of a message for it has come, or when its time is over. A poll
-without the header is answered at once, as Flower does. No such client is handed a message whose objects are on their
-way: a ServerApp that calls a thousand nodes takes a minute to send them, and all would ask for them meanwhile.
+header (`HOLD_HEADER`) is answered when the last object of a message for it has come, or when its time is over: to
+send the objects of a thousand messages takes a minute. A poll without the header is answered at once, as Flower does.
 
 Nothing is kept for a held poll but an entry here and its transport's own (`held_grpc`, `fleet_app`). One thread for
 all looks at their times, and a few answer them, so that nodes which only wait cost no other node its thread. A node
@@ -13,11 +12,10 @@ has one held poll, and all together have `MOST_HELD`; above that polls are answe
 import contextlib
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 
@@ -27,22 +25,8 @@ from fedappeal.flower.processes import replace_name
 MOST_HELD = 4096
 """Polls that are held at one time."""
 _MOST_COMING = 20_000
-_COMING_FOR = 180.0
-"""Seconds after which what is missing of a message is waited for no longer: Flower then gives up its upload."""
 _ANSWERING = 8
 _TICK = 0.25
-
-
-class _Coming(NamedTuple):
-    """A message whose objects are on their way.
-
-    Attributes:
-        until: when it is waited for no longer, on the monotonic clock.
-    """
-
-    node: int
-    run: int
-    until: float
 
 
 @dataclass(eq=False)
@@ -80,8 +64,7 @@ class HeldPolls:
         self._lock = threading.Lock()
         self._held: dict[int, Poll] = {}
         self._starting: set[Poll] = set()
-        self._coming: OrderedDict[str, _Coming] = OrderedDict()  # by the message's own object, which comes last
-        self._incomplete: dict[int, set[str]] = {}  # the same, by node
+        self._coming: dict[str, int] = {}  # nodes of messages, by the message's own object, which comes last
         self._threads = ThreadPoolExecutor(_ANSWERING, "held-polls")
         threading.Thread(target=self._expire, name="held-polls", daemon=True).start()
 
@@ -89,10 +72,6 @@ class HeldPolls:
     def held(self) -> int:
         """The number of polls held now."""
         return len(self._held)
-
-    def is_incomplete(self, node: int) -> bool:
-        """Whether a node has a message whose objects are on their way."""
-        return node in self._incomplete
 
     def is_coming(self, message_object: str) -> bool:
         """Whether objects of a message are on their way."""
@@ -105,71 +84,30 @@ class HeldPolls:
             state: the SuperLink's link state, of either kind.
         """
         store_message, store_object = state.store_message_and_object_tree, state.store_object
-        clean_up = state.cleanup_run
 
         def message_stored(message: Any, tree: Any, session_id: str) -> tuple[bool, list[str]]:
             stored, missing = store_message(message, tree, session_id)
             if stored and not message.metadata.reply_to_message_id:
-                about = message.metadata
-                self._announced(about.dst_node_id, about.run_id, tree.object_id, tree.object_id not in missing)
+                self._announced(message.metadata.dst_node_id, tree.object_id, tree.object_id not in missing)
             return stored, missing
 
         def object_stored(run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
             stored = bool(store_object(run_id, session_id, object_id, content))
-            if stored:
-                self._let_go([object_id])
+            if stored and (node := self._coming.pop(object_id, None)) is not None:
+                self._wake(node)
             return stored
-
-        def cleaned_up(run_id: int) -> None:
-            clean_up(run_id)
-            with self._lock:
-                ended = [root for root, coming in self._coming.items() if coming.run == run_id]
-            self._let_go(ended)
 
         replace_name(state, "store_message_and_object_tree", message_stored)
         replace_name(state, "store_object", object_stored)
-        replace_name(state, "cleanup_run", cleaned_up)
 
-    def _announced(self, node: int, run: int, root: str, complete: bool) -> None:
-        with self._lock:
-            # A ServerApp that was killed in the middle of a push leaves messages that never become complete, which
-            # must not keep the next run's from the node. Of two runs at once a message may so be handed out early.
-            others = [other for other in self._incomplete.get(node, ()) if self._coming[other].run != run]
-            woken = self._take_out([root, *others])
-            if complete:
-                woken.add(node)
-            else:
-                self._coming[root] = _Coming(node, run, time.monotonic() + _COMING_FOR)
-                self._incomplete.setdefault(node, set()).add(root)
-                if len(self._coming) > _MOST_COMING:
-                    woken |= self._take_out([next(iter(self._coming))])
-        for woken_node in woken:
-            self._wake(woken_node)
-
-    def _let_go(self, objects: Sequence[str]) -> None:
-        """Release messages whose last missing objects these are, to their nodes."""
-        if not any(object_id in self._coming for object_id in objects):
+    def _announced(self, node: int, root: str, complete: bool) -> None:
+        if complete:
+            self._wake(node)
             return
         with self._lock:
-            woken = self._take_out(objects)
-        for node in woken:
-            self._wake(node)
-
-    def _take_out(self, roots: Iterable[str]) -> set[int]:
-        """Stop waiting for these messages; return the nodes that await none now.
-
-        The lock is held.
-        """
-        complete = set()
-        for root in roots:
-            if (coming := self._coming.pop(root, None)) is None:
-                continue
-            left = self._incomplete[coming.node]
-            left.discard(root)
-            if not left:
-                del self._incomplete[coming.node]
-                complete.add(coming.node)
-        return complete
+            self._coming[root] = node
+            if len(self._coming) > _MOST_COMING:  # of ServerApps that were killed in the middle of a push
+                del self._coming[next(iter(self._coming))]
 
     def _wake(self, node: int) -> None:
         """Ask Flower again on behalf of a node's poll."""
@@ -260,8 +198,6 @@ class HeldPolls:
                 late = [poll for poll in self._held.values() if poll.until <= now and not poll.asking]
                 for poll in late:
                     poll.asking = True
-                given_up = [root for root, coming in self._coming.items() if coming.until <= now]
-            self._let_go(given_up)
             for poll in late:
                 with contextlib.suppress(RuntimeError):  # the process ends
                     self._threads.submit(self._ask_again, poll)

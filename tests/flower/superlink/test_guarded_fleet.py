@@ -35,7 +35,7 @@ def test_what_was_handed_to_nodes_that_are_gone_is_not_kept(monkeypatch: pytest.
     monkeypatch.setattr(FleetServicer, "PullMessages", lambda *_: answers.pop())
     asked = Mock(invocation_metadata=lambda: ((HOLD_HEADER, "20"),))
     fleet = GuardedFleet(
-        *(Mock(is_incomplete=lambda node: False),),
+        *(Mock(),),
         **{"state_factory": Mock(), "objectstore_factory": Mock(), "enable_supernode_auth": False},
     )
 

@@ -106,28 +106,24 @@ def test_a_poll_is_answered_when_a_message_is_complete(holding: Server, polls: H
         assert state.store_object(run_id, session, *part)
     time.sleep(0.2)
     assert poll.open, "a message that is not complete wakes no client"
-    assert fleet.pull(node, 0.3) is None, "nor is it handed to one that asks then"
-    assert poll.end() is None
-    poll = Poll(fleet, node)
-    until(lambda: polls.held == 1)
     assert state.store_object(run_id, session, *root)
     assert poll.end().object_id == root[0]
     assert polls.held == 0
 
 
-def test_a_message_that_never_becomes_complete_is_handed_out_in_the_end(
-    holding: Server, polls: HeldPolls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_polls, "_COMING_FOR", 2.0)
+def test_a_message_that_is_not_complete_is_handed_to_whoever_asks(holding: Server, polls: HeldPolls) -> None:
+    """A ServerApp that was killed in the middle of a push keeps nothing of the next run's from the node."""
     fleet, node = holding.node()
-    run_id = holding.start_run()
-    sent = holding.send(message(run_id, node), held_back=1)
-    assert fleet.pull(node, 0.1) is None
+    first, second = holding.start_run(), holding.start_run()
+    poll = Poll(fleet, node, hold=0.5)
+    until(lambda: polls.held == 1)
+    partial = holding.send(message(first, node), held_back=1)
+    assert poll.end().object_id == partial, "in the end, too"
+    fleet.confirm(node, first, partial)
+    sent = holding.send(message(second, node))
     got = fleet.pull(node, HOLD)
     assert got is not None
     assert got.object_id == sent
-    assert not polls._coming
-    assert not polls._incomplete
 
 
 def test_a_message_that_is_there_is_handed_out_at_once_and_without_the_header_nothing_is_held(
@@ -267,43 +263,12 @@ def test_a_message_is_not_forgotten_at_its_nodes_word_while_it_is_on_its_way(
         fleet.pull_objects(node, run_id, ids)
 
 
-@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
-def test_a_run_that_ended_in_the_middle_of_a_push_keeps_nothing_from_the_next_one(
-    holding: Server, polls: HeldPolls, stopped: bool
-) -> None:
-    fleet, node = holding.node()
-    first = holding.start_run()
-    holding.send(message(first, node), held_back=1)
-    assert polls.is_incomplete(node)
-    if stopped:
-        poll = Poll(fleet, node)
-        until(lambda: polls.held == 1)
-        assert holding.state.stop_run(first)
-        assert not polls.is_incomplete(node)
-    second = holding.start_run()
-    sent = holding.send(message(second, node))
-    assert not polls.is_incomplete(node)
-    assert not polls._coming
-    if stopped:
-        assert poll.end().object_id == sent
-        return
-    got = [fleet.pull(node, HOLD)]
-    assert got[0] is not None
-    fleet.confirm(node, got[0].about.metadata.run_id, got[0].object_id)
-    got.append(fleet.pull(node, HOLD))
-    assert sent in [each and each.object_id for each in got]
-
-
-def test_a_message_that_is_announced_again_counts_once(polls: HeldPolls) -> None:
-    for node, run in ((7, 1), (8, 1), (8, 2)):
-        polls._announced(node, run, "root", complete=False)
-        assert polls._incomplete == {node: {"root"}}
-    polls._announced(8, 2, "another", complete=False)
-    polls._let_go(["root"])
-    assert polls.is_incomplete(8)
-    polls._announced(8, 2, "another", complete=True)
-    assert not polls._coming
-    assert not polls._incomplete
+def test_messages_of_killed_serverapps_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_polls, "_MOST_COMING", 2)
+    polls = HeldPolls()
+    for root in ("one", "two", "two", "three"):
+        polls._announced(1, root, complete=False)
+    assert [polls.is_coming(root) for root in ("one", "two", "three")] == [False, True, True]
 
 
 def test_a_message_that_a_replaced_poll_takes_goes_to_the_one_in_its_place(
@@ -355,7 +320,7 @@ def test_a_message_that_needs_no_objects_wakes_its_node_and_no_other() -> None:
         poll = HeldPoll(node, time.monotonic() + HOLD, PullMessagesResponse, lambda _: None, lambda: True)
         polls.hold(poll)
         poll.ask = lambda node=node: asked.append(node) or PullMessagesResponse()  # type: ignore[misc, func-returns-value]
-    polls._announced(1, 7, "root", complete=True)
+    polls._announced(1, "root", complete=True)
     until(lambda: bool(asked))
     assert asked == [1]
 
