@@ -1,11 +1,9 @@
 """The Fleet API over HTTP, as Flower 1.40 and later speak it: a POST a call, of protobuf, with signed headers."""
 
 import http.client
-import math
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -59,14 +57,12 @@ class HttpFleet(api.FleetApi):
         if not insecure:
             context = trusting(root_certificates)
             self._make = partial(http.client.HTTPSConnection, host, port, context=context)
-        self._lock = threading.Condition()
-        self._next_end = math.inf
+        self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
-        self._busy: dict[http.client.HTTPConnection, tuple[socket.socket | None, float]] = {}
+        self._busy: dict[http.client.HTTPConnection, socket.socket | None] = {}
         self._polls: dict[Future[Any], http.client.HTTPConnection] = {}
         self._closed = threading.Event()
         self._threads = ThreadPoolExecutor(api.SIDE_BY_SIDE + 1, "fleet")
-        threading.Thread(target=self._end_late, name="late calls", daemon=True).start()
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
         """Return whether calls pass when signed with times shifted by these seconds."""
@@ -76,7 +72,6 @@ class HttpFleet(api.FleetApi):
         """Close the connections, without a word to the SuperLink."""
         with self._lock:
             self._closed.set()
-            self._lock.notify()
             connections = [*self._idle, *self._busy]
             self._idle.clear()
         for connection in connections:
@@ -124,12 +119,15 @@ class HttpFleet(api.FleetApi):
         The connection may then be used again.
         """
         keep = False
+        late = threading.Timer(timeout, self._hang_up, [connection])  # a socket's own timeout is for each piece
+        late.daemon = True
+        late.start()
         try:
             connection.timeout = timeout
             if connection.sock is None:
                 connection.connect()
             connection.sock.settimeout(timeout)
-            self._end_at(connection, time.monotonic() + timeout)
+            self._busy[connection] = connection.sock
             with suppress(ConnectionError):  # one that refuses a request need not read all of it
                 connection.request("POST", path, content, {"content-type": MEDIA_TYPE, **http_headers(headers)})
             response = connection.getresponse()
@@ -140,6 +138,7 @@ class HttpFleet(api.FleetApi):
         except (OSError, http.client.HTTPException, ValueError):
             raise self._no_answer() from None
         finally:
+            late.cancel()
             with self._lock:
                 self._busy.pop(connection, None)
                 keep = keep and not self._closed.is_set()
@@ -160,38 +159,16 @@ class HttpFleet(api.FleetApi):
                 connection.close()  # ended by the SuperLink meanwhile
             else:
                 connection = self._make()
-            self._busy[connection] = connection.sock, math.inf
+            self._busy[connection] = connection.sock
             return connection
 
     def _hang_up(self, connection: http.client.HTTPConnection) -> None:
         """End a connection, and the wait for its answer in another thread."""
         # http.client may let go of a socket before its answer is read.
-        opened, _ = self._busy.get(connection, (connection.sock, 0.0))
+        opened = self._busy.get(connection, connection.sock)
         if opened is not None:
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
-
-    def _end_at(self, connection: http.client.HTTPConnection, until: float) -> None:
-        """Set the time by which a connection's call must end.
-
-        A socket's own timeout is for each piece that comes.
-        """
-        with self._lock:
-            self._busy[connection] = connection.sock, until
-            if until < self._next_end:
-                self._lock.notify()
-
-    def _end_late(self) -> None:
-        """End overdue calls."""
-        with self._lock:
-            while not self._closed.is_set():
-                now = time.monotonic()
-                for connection, (opened, until) in self._busy.items():
-                    if until <= now:
-                        self._hang_up(connection)
-                        self._busy[connection] = opened, math.inf
-                self._next_end = min((until for _, until in self._busy.values()), default=math.inf)
-                self._lock.wait(None if self._next_end == math.inf else self._next_end - now)
 
     def _passes(self, headers: Headers) -> bool:
         """Whether a call that is signed so passes, of a known node or not."""
