@@ -295,6 +295,18 @@ def verify(run: Annotated[Path, typer.Argument(help="the run's folder")]) -> Non
     print_lines([f"'{run}' is as it was written"])
 
 
+@cli.command("show")
+def show(
+    run: Annotated[Path, typer.Argument(help="the run's folder")],
+    client: Annotated[str, typer.Option(help="client-id of one of its clients")],
+) -> None:
+    """Show which rounds a client joined, and which files of a run's folder hold its updates."""
+    from fedappeal.record.traces import traces
+    from fedappeal.views.terminal.printing import print_lines
+
+    print_lines(list(traces(run, client)))
+
+
 @cli.command("report")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")],
