@@ -1,8 +1,8 @@
 """The connection of one long-lived client to a SuperLink: messages in, replies out, online all the while.
 
-A message is a tree of objects, of which our SuperLink hands out several in one call. Objects that came with an
-earlier message are not pulled again. The server may still be sending the others: they are asked for again until the
-message's own object, which is sent last, is there (10 ms and more between attempts, where Flower waits for 1 s).
+A message is a tree of objects. Objects that came with an earlier message are not pulled again. The server may still
+be sending the others: the message's own object, which is sent last, is asked for until it is there (10 ms and more
+between attempts, where Flower waits for 1 s).
 
 The SuperLink keeps an object until every message that holds it was confirmed. To confirm at once could overtake
 the server while it sends an object that we had already, and end the ServerApp with ObjectPushError. So messages
@@ -33,7 +33,6 @@ from fedappeal.flower import bundle
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node.fleet import (
-    MOST_TOGETHER,
     Announcement,
     MessageDropped,
     MessageRefused,
@@ -55,6 +54,7 @@ _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
 _MOST_OBJECTS = 10_000
+_AT_ONCE = 32  # objects that are asked for, after which the bounds are looked at again
 KEPT_RUNS = 4
 """Runs whose settings are kept; those of a run asked for longest ago are pulled again."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
@@ -208,9 +208,8 @@ class FleetConnection:
             room.take(contents)
             missing = [part for part in message.parts if part not in contents]
             # The message's own object comes last, so one that is looked at alone says whether all is there.
-            first = [root, *missing] if self._fleet.pulls_together else [root]
-            contents |= self._pull(about.run_id, first, until, room)
-            contents |= self._pull(about.run_id, [part for part in missing if part not in contents], until, room)
+            contents |= self._pull(about.run_id, [root], until, room)
+            contents |= self._pull(about.run_id, missing, until, room)
             size = sum(map(len, contents.values()))
         except NotConnected:
             raise
@@ -334,10 +333,10 @@ class FleetConnection:
                 if CLOCK.now() >= until:
                     raise MessageDropped("its time was over before the server had sent all of it")
                 time.sleep(wait)
-            for first in range(0, len(missing), MOST_TOGETHER):
+            for first in range(0, len(missing), _AT_ONCE):
                 # A message's tree says no sizes: so some at a time, and none after the limit was passed.
                 began = self.traffic.clock()
-                pulled = self._fleet.pull_objects(self.node_id, run_id, missing[first : first + MOST_TOGETHER])
+                pulled = self._fleet.pull_objects(self.node_id, run_id, missing[first : first + _AT_ONCE])
                 in_time = self.traffic.move(sum(map(len, pulled.values())), began, until - CLOCK.now())
                 room.take(pulled)
                 if not in_time:

@@ -3,7 +3,7 @@
 `fleet_api` makes the calls; `fleet_grpc` and `fleet_http` carry them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message, UserConfig
@@ -12,10 +12,6 @@ HOLD_HEADER = "fedappeal-hold"
 """Header of a poll: seconds for which the SuperLink may hold it until there is a message. Flower's own ignores it."""
 LONGEST_HOLD = 20.0
 """Most seconds for which a poll is held."""
-JOINT = ","
-"""Between the ids of objects that a SuperLink of ours hands out in one answer; Flower's own knows no such object."""
-MOST_TOGETHER, LARGE_ENOUGH = 32, 1 << 20
-"""Objects of such an answer, and bytes after which no more are added; the others are asked for again."""
 NO_PLACE = "no place for another node now"
 """What the SuperLink says to a node that wants to register itself while too many do."""
 
@@ -65,23 +61,6 @@ class MessageDropped(RuntimeError):
 
     The message says why.
     """
-
-
-def join_contents(contents: Sequence[bytes]) -> bytes:
-    """Return contents as one answer: each one's length in 4 bytes, then all."""
-    return b"".join([*(len(content).to_bytes(4, "big") for content in contents), *contents])
-
-
-def split_contents(answer: bytes, number: int) -> list[bytes]:
-    """Return the contents of an answer of `join_contents`; raises MessageDropped for another number."""
-    start, contents = 4 * number, list[bytes]()
-    for place in range(0, 4 * number, 4):
-        length = int.from_bytes(answer[place : place + 4], "big")
-        contents.append(answer[start : start + length])
-        start += length
-    if start != len(answer):
-        raise MessageDropped("what came are not the objects that were asked for")
-    return contents
 
 
 COMPLETED, FAILED, STOPPED = ENDS = ("completed", "failed", "stopped")

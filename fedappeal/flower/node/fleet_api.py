@@ -59,7 +59,6 @@ class FleetApi(ABC):
 
     Attributes:
         address: ``HOST:PORT`` of the SuperLink.
-        pulls_together: whether it may be a SuperLink that hands out several objects in one answer.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class FleetApi(ABC):
             root_certificates: CA certificate (PEM) for TLS; None: the system's.
         """
         self.address = address
-        self.pulls_together = True
         self._signer = Signer(key)
         self._signed_at = -_SIGNATURE_LASTS
         self._headers: Headers = []
@@ -162,32 +160,15 @@ class FleetApi(ABC):
         Raises:
             MessageDropped: where one is gone; ObjectTooLarge where one is larger than this connection takes in.
         """
-        asks_together = self.pulls_together and len(object_ids) > 1
-        together = self._pull_together(node_id, run_id, object_ids) if asks_together else {}
-        contents = together or {}
-        left = [object_id for object_id in object_ids if object_id not in contents]
         node = Node(node_id=node_id)
         requests = (
-            message_pb2.PullObjectRequest(node=node, run_id=run_id, object_id=object_id) for object_id in left
+            message_pb2.PullObjectRequest(node=node, run_id=run_id, object_id=object_id) for object_id in object_ids
         )
         answers = self._call_all("PullObject", requests)
         if not all(answer.object_found for answer in answers):
             raise fleet.MessageDropped("the SuperLink does not have all of it any more")
-        self.pulls_together = self.pulls_together and together is not None
-        pairs = zip(left, answers, strict=True)
-        return contents | {object_id: answer.object_content for object_id, answer in pairs if answer.object_available}
-
-    def _pull_together(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes] | None:
-        """Return objects' contents from one answer; None if the SuperLink does not join them."""
-        asked = object_ids[: fleet.MOST_TOGETHER]
-        request = message_pb2.PullObjectRequest(
-            node=Node(node_id=node_id), run_id=run_id, object_id=fleet.JOINT.join(asked)
-        )
-        answer = self._result(self._begin("PullObject", request))
-        if not answer.object_found:
-            return None
-        pairs = zip(asked, fleet.split_contents(answer.object_content, len(asked)), strict=True)
-        return {object_id: content for object_id, content in pairs if content}
+        pairs = zip(object_ids, answers, strict=True)
+        return {object_id: answer.object_content for object_id, answer in pairs if answer.object_available}
 
     def confirm(self, node_id: int, run_id: int, object_id: str) -> None:
         """Have the SuperLink forget a message and its objects."""

@@ -26,7 +26,7 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.flower.grid.assembly import TreeRefused, levels
-from fedappeal.flower.node.fleet import JOINT, LARGE_ENOUGH, MOST_TOGETHER, NO_PLACE, join_contents
+from fedappeal.flower.node.fleet import NO_PLACE
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.database_cache import cache_database
 from fedappeal.flower.superlink.held_grpc import GrpcPolls
@@ -144,26 +144,8 @@ class GuardedFleet(FleetServicer):
             raise
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> PullObjectResponse:
-        """Hand an object out, or several; its node has the message."""
+        """Hand an object out, and record its size; its node has the message."""
         self._take_back(request.node.node_id)
-        if JOINT not in request.object_id:
-            return self._pull(request, context)
-        contents, size, store = list[bytes](), 0, self.objectstore_factory.store()
-        for object_id in request.object_id.split(JOINT, MOST_TOGETHER)[:MOST_TOGETHER]:
-            content = b""
-            # What is too large beside the others is asked for alone, and is not copied for this answer.
-            if not size or size + len(store.get(object_id) or b"") <= LARGE_ENOUGH:
-                request.object_id = object_id
-                answer = self._pull(request, context)
-                if not answer.object_found:
-                    return answer
-                content = answer.object_content
-            contents.append(content)
-            size += len(content)
-        return PullObjectResponse(object_found=True, object_available=True, object_content=join_contents(contents))
-
-    def _pull(self, request: PullObjectRequest, context: grpc.ServicerContext) -> PullObjectResponse:
-        """Return an object, and record its size."""
         answer = super().PullObject(request, context)
         if answer.object_content:  # an id that is made up is not kept
             with self._lock:

@@ -128,13 +128,12 @@ def test_a_model_is_pulled_once_for_evaluate_and_train(
         assert run.pull(sent)["metrics"] == {"loss": 1.0}
 
 
-@pytest.mark.parametrize("breaks", [[True], [False, True]], ids=["together", "one by one"])
+@pytest.mark.parametrize("breaks", [[True], [False, True]], ids=["at the message", "at its parts"])
 def test_a_message_that_was_half_pulled_when_the_connection_broke_is_pulled_to_its_end(
     run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch, breaks: list[bool]
 ) -> None:
     """The SuperLink hands a message out once: asking it again would bring nothing."""
     pull_objects = fleet._fleet.pull_objects
-    fleet._fleet.pulls_together = breaks == [True]
 
     def broken(*arguments: Any) -> dict[str, bytes]:
         if breaks and breaks.pop(0):

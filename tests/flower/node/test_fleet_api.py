@@ -9,19 +9,15 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.proto import message_pb2
 from flwr.supercore.inflatable.inflatable_object import get_object_id
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node import fleet as api
-from fedappeal.flower.node import fleet_api as api_calls
 from fedappeal.flower.node import signing
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.fleet_http import HttpFleet
 from fedappeal.flower.node.objects import Parcel, inflate
-from tests.flower.conftest import TRANSPORTS, Server, serve_by
+from tests.flower.conftest import Server
 
 MODEL = np.arange(1000, dtype=np.float32)
 
@@ -82,62 +78,6 @@ def test_more_objects_than_go_side_by_side_come_in_order(any_server: Server) -> 
     assert len(announced.parts) == 21
     contents = fleet.pull_objects(node, run_id, announced.parts)
     assert all(get_object_id(contents[each]) == each for each in announced.parts)
-
-
-def requests_of(fleet: api_calls.FleetApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that collects the objects of each request for them."""
-    requests, begin = list[str](), fleet._begin
-
-    def noted(method: str, request: Any, hold: float = 0.0) -> Any:
-        requests.append(getattr(request, "object_id", method))
-        return begin(method, request, hold)
-
-    monkeypatch.setattr(fleet, "_begin", noted)
-    return requests
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_superlink_of_ours_hands_out_objects_together_and_flowers_one_by_one(
-    transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over gRPC the server is Flower's here; ours is in test_fleet_limits."""
-    for server in serve_by(transport):
-        fleet, node = server.node()
-        run_id = server.start_run()
-        requests = requests_of(fleet, monkeypatch)
-        for expected in [1, 1] if transport == "http" else [1 + 5, 5]:
-            sent = server.send(train(node))
-            announced = fleet.pull(node)
-            assert announced is not None
-            ids = [sent, *announced.parts]
-            requests.clear()
-            contents = fleet.pull_objects(node, run_id, ids)
-            assert [get_object_id(contents[object_id]) for object_id in ids] == ids
-            assert len(requests) == expected
-        assert fleet.pulls_together == (transport == "http")
-
-
-@given(st.lists(st.binary(max_size=300), max_size=8))
-def test_contents_come_out_of_one_answer_as_they_went_in(contents: list[bytes]) -> None:
-    assert api.split_contents(api.join_contents(contents), len(contents)) == contents
-
-
-@given(st.binary(max_size=300), st.integers(2, 64))
-def test_an_answer_of_any_bytes_makes_as_many_contents_or_an_error(answer: bytes, number: int) -> None:
-    try:
-        contents = api.split_contents(answer, number)
-    except api.MessageDropped:
-        return
-    assert api.join_contents(contents) == answer
-
-
-def test_a_joint_answer_that_is_none_drops_the_message(any_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet, node = any_server.node()
-    answer = message_pb2.PullObjectResponse(object_found=True, object_available=True, object_content=b"\xff" * 9)
-    monkeypatch.setattr(fleet, "_begin", lambda *_: None)
-    monkeypatch.setattr(fleet, "_result", lambda _: answer)
-    with pytest.raises(api.MessageDropped, match="not the objects that were asked for"):
-        fleet.pull_objects(node, 1, ["a", "b"])
 
 
 def test_only_objects_that_the_superlink_lacks_are_uploaded(any_server: Server) -> None:

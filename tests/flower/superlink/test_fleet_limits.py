@@ -17,12 +17,11 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.inflatable.inflatable_object import get_object_id
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedappeal.flower.grid.assembly import TreeRefused
 from fedappeal.flower.messages import be_sender, error_reply
-from fedappeal.flower.node.fleet import JOINT, MOST_TOGETHER, NodeForgotten, ObjectTooLarge, split_contents
+from fedappeal.flower.node.fleet import NodeForgotten, ObjectTooLarge
 from fedappeal.flower.node.objects import Parcel
 from fedappeal.flower.superlink import guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import (
@@ -37,7 +36,6 @@ from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQU
 from fedappeal.flower.superlink.superlink_log import RateLimitedLog
 from fedappeal.protocol import keys
 from tests.flower.conftest import Server, serve, serve_by
-from tests.flower.node.test_fleet_api import requests_of
 from tests.hostile.forged import Forged, Upload, announce, forged, model, npy, reply
 
 MIB = 1 << 20
@@ -130,30 +128,6 @@ def test_all_nodes_replies_together_are_bounded(bounded: Server, monkeypatch: py
     monkeypatch.setattr(guarded_fleet, "RECOUNTED_EVERY", 0.0)
     second.receive()
     assert not second.announce(filled(4, first=200)).push().refused, "what is forgotten takes up nothing"
-
-
-def test_objects_come_in_answers_of_a_bounded_size(bounded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    sender = Sender(bounded)
-    requests = requests_of(sender.fleet, monkeypatch)
-    be_sender(sender.run_id, SUPERLINK_NODE_ID, 1)
-    arrays = ArrayRecord({str(k): Array(np.full(MIB // 4, k, np.float32)) for k in range(4)})
-    sent = bounded.send(Message(RecordDict({keys.ARRAYS: arrays}), sender.node_id, "train", ttl=60.0))
-    announced = sender.fleet.pull(sender.node_id)
-    assert announced is not None
-    ids = [sent, *announced.parts]
-    contents = sender.fleet.pull_objects(sender.node_id, sender.run_id, ids)
-    assert all(get_object_id(contents[object_id]) == object_id for object_id in ids)
-    assert sender.fleet.pulls_together
-    assert len(requests) == 5, "one for all small objects, one for each of the four of 1 MiB"
-    asked = message_pb2.PullObjectRequest(
-        node=Node(node_id=sender.node_id), run_id=sender.run_id, object_id=JOINT.join([sent] * 500)
-    )
-    answer = sender.fleet._call("PullObject", asked)
-    assert split_contents(answer.object_content, MOST_TOGETHER) == [contents[sent]] * MOST_TOGETHER
-    asked.object_id = JOINT.join([sent, "made up"])
-    assert not sender.fleet._call("PullObject", asked).object_found
-    asked.object_id = JOINT
-    assert not sender.fleet._call("PullObject", asked).object_found
 
 
 def push(fleet: GuardedFleet, object_id: str, size: int) -> bool:
