@@ -1,10 +1,12 @@
 """The clients of a run as its operator sees them: who is connected, takes part, rests, is slow, or was refused."""
 
+import tomllib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from fedappeal.flower.control import UNREGISTERED, Node
@@ -29,22 +31,7 @@ _LISTED_NODE = ("online", "registered")
 _ATTENTION = ("resting", "silent", "slow", "failed", "away")
 """States of clients that come first where not all are shown."""
 
-STATES: Mapping[str, str] = {
-    "joined": "joined its last round",
-    "sat out": "sat out its last round: its owner's policy says so",
-    "left": "has left for good",
-    "surplus": "joined after enough had: not counted",
-    "unused": "joined; the strategy did not use its update",
-    "resting": "connected, and has not answered its last round: paused by its owner, or stuck",
-    "silent": "has not answered its last round; whether it is connected is not known here",
-    "slow": "slow alone: its last round did not wait for it",
-    "failed": "its last round failed; the reason stands beside it",
-    "away": "not connected",
-    "waiting": "waits for its owner's approval, and takes part once that has come",
-    "enrolled": "takes part, and has not been asked yet",
-    "connected": "connected, and not in this run",
-    "registered": "its key is registered; it has never been here",
-}
+STATES: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("states.toml").read_text())
 """What each state of a client means."""
 _NO_REPLY = ("failed", "absent")
 _OF_DECISION = {"joined": "joined", "sat-out": "sat out", "left": "left", "surplus": "surplus", "refused": "unused"}

@@ -5,11 +5,10 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from fedappeal.protocol.metric import ACCURACY
@@ -18,6 +17,7 @@ from fedappeal.record.decisions import decisions_of
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure
 from fedappeal.settings.config import ConfigError
+from fedappeal.views.metrics.catalogue import metrics_in
 from fedappeal.views.metrics.serving import CountConnected
 from strategies.rounds.round import ABSENT, COUNTED
 
@@ -94,53 +94,39 @@ class RunMetrics:
         self.registry = CollectorRegistry()
         self.metric = ACCURACY
         self._snapshot = Snapshot()
-        gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
-        labels = {key: str(settings.get(key, ""))[:200] for key in ("strategy", "task", "seed")}
-        gauge("fedappeal_run_info", "1; which run this is", list(labels)).labels(**labels).set(1)
-        planned = gauge("fedappeal_rounds_planned", "Rounds that the run is to have")
-        planned.set(int(settings.get("rounds", 0)))
-        self._round = gauge("fedappeal_round", "The latest finished round")
-        self._rounds = counter("fedappeal_rounds", "Finished rounds")
+        self._of = metrics_in(self.registry, "run")
+        labels = (str(settings.get(key, ""))[:200] for key in ("strategy", "task", "seed"))
+        self._of["run_info"].labels(*labels).set(1)
+        self._of["rounds_planned"].set(int(settings.get("rounds", 0)))
         self._seconds = Histogram(
             "fedappeal_round_seconds", "Wall time of rounds", buckets=_SECONDS, registry=self.registry
         )
-        self._bytes = counter("fedappeal_bytes", "Bytes of messages' contents", ["direction"])
-        self._asked = counter("fedappeal_asked", "Requests to train")
-        self._decisions = counter("fedappeal_decisions", "What became of requests to train", ["decision"])
-        self._latest = gauge("fedappeal_round_decisions", "The same, of the latest round", ["decision"])
-        self._failures = counter("fedappeal_failures", "Replies that failed or were left out, by kind", ["reason"])
-        self._refused = counter("fedappeal_refusals", "Clients refused, by kind", ["reason"])
-        self._unavailable = counter("fedappeal_unavailable", "Nodes that were called in vain")
-        self._enrolled = gauge("fedappeal_clients_enrolled", "Clients that answered the roll call")
         self._figures = {column: self._gauge(column) for column in templates(GAUGE)}
-        self._rollbacks = counter("fedappeal_rollbacks", "Useless models that were taken back")
-        self._running = gauge("fedappeal_run_running", "1 from the first event to the run's end")
-        self._failed = gauge("fedappeal_run_failed", "1 where the run has failed")
         for direction in ("up", "down"):
-            self._bytes.labels(direction)
+            self._of["bytes"].labels(direction)
         for decision in COUNTED.values():
-            self._decisions.labels(decision)
-            self._latest.labels(decision)
+            self._of["decisions"].labels(decision)
+            self._of["round_decisions"].labels(decision)
         for kind in KINDS:
-            self._failures.labels(kind)
-            self._refused.labels(kind)
+            self._of["failures"].labels(kind)
+            self._of["refusals"].labels(kind)
 
     def round(self, line: Mapping[str, Any], decisions: Mapping[str, Any]) -> None:
         """Add a line of the history, and that of the round's decisions."""
-        self._round.set(_number(line.get("round")))
-        self._rounds.inc()
+        self._of["round"].set(_number(line.get("round")))
+        self._of["rounds"].inc()
         self._seconds.observe(_number(line.get("seconds")))
-        self._asked.inc(_number(line.get("asked")))
+        self._of["asked"].inc(_number(line.get("asked")))
         for direction in ("up", "down"):
-            self._bytes.labels(direction).inc(_number(line.get(f"bytes_{direction}")))
+            self._of["bytes"].labels(direction).inc(_number(line.get(f"bytes_{direction}")))
         for decision in COUNTED.values():
             count = _number(line.get(decision))
-            self._decisions.labels(decision).inc(count)
-            self._latest.labels(decision).set(count)
+            self._of["decisions"].labels(decision).inc(count)
+            self._of["round_decisions"].labels(decision).set(count)
         if isinstance(failures := line.get("failures"), dict):
             decided = decisions_of([decisions], line["round"])
             for reason in (failures[client] for client in failures if decided.get(client) != ABSENT):
-                self._failures.labels(kind_of(reason)).inc()
+                self._of["failures"].labels(kind_of(reason)).inc()
         for column, gauge in self._figures.items():
             value = line.get(column.of(self.metric).key)
             if value is not None:
@@ -160,16 +146,16 @@ class RunMetrics:
         """Add a line of the events."""
         kind = line.get("event")
         if kind == "enrolled":
-            self._enrolled.set(_number(line.get("enrolled")))
+            self._of["clients_enrolled"].set(_number(line.get("enrolled")))
         elif kind == "refused":
-            self._refused.labels(kind_of(line.get("reason", ""))).inc()
+            self._of["refusals"].labels(kind_of(line.get("reason", ""))).inc()
         elif kind == "unavailable":
-            self._unavailable.inc()
+            self._of["unavailable"].inc()
         elif kind == "rolled-back":
-            self._rollbacks.inc()
+            self._of["rollbacks"].inc()
         self._snapshot.event(line)
-        self._running.set(self._snapshot.state in (WAITING, RUNNING))
-        self._failed.set(self._snapshot.state == FAILED)
+        self._of["run_running"].set(self._snapshot.state in (WAITING, RUNNING))
+        self._of["run_failed"].set(self._snapshot.state == FAILED)
 
 
 def kind_of(reason: object) -> str:

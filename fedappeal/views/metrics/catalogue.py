@@ -1,0 +1,18 @@
+"""The catalogue of metrics: ``catalogue.toml`` says what each is."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+_CATALOGUE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+
+
+def metrics_in(registry: CollectorRegistry, part: str) -> dict[str, Any]:
+    """Return the metrics of a part of the catalogue by name, in a registry."""
+    return {
+        name: kind(f"fedappeal_{name}", text, labels, registry=registry)
+        for kind, names in ((Gauge, _CATALOGUE[part]["gauges"]), (Counter, _CATALOGUE[part]["counters"]))
+        for name, (text, *labels) in names.items()
+    }
