@@ -91,13 +91,6 @@ class ColumnPart(Part):
     beside: str = ""
 
 
-class QuickPart(Part):
-    """The short form, as `Quick`."""
-
-    settings: Settings = Field(default_factory=dict)
-    arms: tuple[str, ...] = ()
-
-
 class Description(Part):
     """The content of an experiment's file; other fields are as in `Experiment`.
 
@@ -130,7 +123,7 @@ class Description(Part):
     columns: Mapping[str, ColumnPart]
     shown: tuple[str, ...] = ()
     claims: tuple[ClaimPart, ...] = ()
-    quick: QuickPart = QuickPart()
+    quick: Quick = Quick()
     grid: Mapping[str, tuple[Scalar, ...]] = Field(default_factory=dict)
     criterion: str = ""
     compute: str = ""
@@ -149,7 +142,7 @@ class Description(Part):
             claim=self.claim,
             settings=self.settings,
             measures=tuple(columns.values()),
-            quick=Quick(self.quick.settings, self.quick.arms),
+            quick=self.quick,
             seeds=self.seeds,
             claims=tuple(claim for part in self.claims for claim in self._claims(part, arms, columns)),
             figure=self._drawing(self.figure) if self.figure else None,

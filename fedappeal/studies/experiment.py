@@ -10,7 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from fedappeal.settings.config import Scalar
+from fedappeal.studies.data_file import Part
 from fedappeal.views.comparison.measures import Figure, Lines, Measure, unmeasured
 
 OWN = "our own experiment"
@@ -59,8 +62,7 @@ class Arm:
         return value[0] if isinstance(value, tuple) else value
 
 
-@dataclass(frozen=True)
-class Quick:
+class Quick(Part):
     """The short form, ``--quick``: about ten seconds on two cores, to see that it works.
 
     Attributes:
@@ -68,7 +70,7 @@ class Quick:
         arms: names of the arms; empty: all.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = Field(default_factory=dict)
     arms: tuple[str, ...] = ()
 
 

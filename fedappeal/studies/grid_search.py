@@ -57,7 +57,7 @@ def grid_experiment(experiment: Experiment, keys: tuple[str, ...]) -> Experiment
         name=f"{experiment.name}-grid",
         title=f"{experiment.title}: the grid",
         arms=tuple(arms),
-        quick=Quick(quick, tuple(short)),
+        quick=Quick(settings=quick, arms=tuple(short)),
         claims=(),
         figure=None,
         glances={},

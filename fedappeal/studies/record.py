@@ -114,7 +114,7 @@ class StudyRecord:
             raise ConfigError(f"seeds = {seeds} is not allowed: the page of {experiment.name} has {numbers.seeds}")
         if not (arms := tuple(arm for arm in experiment.arms if numbers.lacking(arm.name, seeds))):
             raise ConfigError(f"missing: the page of {experiment.name} has all rows, with {numbers.seeds} seeds")
-        rest = replace(experiment, arms=arms, quick=replace(experiment.quick, arms=()))
+        rest = replace(experiment, arms=arms, quick=experiment.quick.model_copy(update={"arms": ()}))
         plan = make_plan(rest, out, seeds, data_dir=data_dir, present=numbers)
         planned = {run.arm.name: run.settings for run in plan.runs}
         for name in planned.keys() & numbers.settings.keys():

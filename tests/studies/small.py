@@ -29,7 +29,7 @@ def computed(marks: Path, **changed: Any) -> Experiment:
         "settings": {"marks": str(marks), "fails": []},
         "arms": (Arm("ten", {"base": 10}, {"value": 12.0}), Arm("twenty", {"base": 20}, {"value": (20.0, 0.5)})),
         "measures": (VALUE,),
-        "quick": Quick({"base": 5}, ("ten",)),
+        "quick": Quick(settings={"base": 5}, arms=("ten",)),
         "seeds": 3,
         "claims": (
             Claim("twenty is more than ten", lambda n: n("twenty", "value") - n("ten", "value")),
@@ -72,6 +72,6 @@ FEDERATED = Experiment(
     },
     arms=(Arm("FedAvg", {"strategy": "fedavg"}), Arm("MaxFL", {"strategy": "maxfl"})),
     measures=(Measure("accuracy", "accuracy %", late("accuracy", 20), percent=True),),
-    quick=Quick({"rounds": 1}),
+    quick=Quick(settings={"rounds": 1}),
     seeds=1,
 )

@@ -115,7 +115,7 @@ def test_a_row_that_never_finished_has_no_best(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    experiment = searched(marks, quick=Quick({}, ("ten",)))
+    experiment = searched(marks, quick=Quick(arms=("ten",)))
     monkeypatch.setattr("fedappeal.cli.reproduce.load_experiment", lambda name: experiment)
     start_reproduction(ReproduceOptions("computed", quick=True, out=tmp_path, grid="base"), MACHINE)
     assert "ten (base 30)" in capsys.readouterr().out

@@ -141,7 +141,7 @@ def test_federated_runs_and_one_that_was_interrupted(tmp_path: Path) -> None:
 
 def test_a_row_whose_data_cannot_be_had_is_skipped(tmp_path: Path) -> None:
     arms = (*FEDERATED.arms[:1], Arm("far", {"strategy": "fedavg", "task": "nowhere.at_all:task"}))
-    plan = make_plan(dataclasses.replace(FEDERATED, arms=arms, quick=Quick({})), tmp_path)
+    plan = make_plan(dataclasses.replace(FEDERATED, arms=arms, quick=Quick()), tmp_path)
     assert {run.arm.name for run in plan.runs} == {"FedAvg"}
     assert "nowhere.at_all:task" in plan.skipped["far"]
     with pytest.raises(ConfigError, match="federated cannot be run here"):
@@ -155,7 +155,7 @@ def test_a_group_that_is_skipped_as_a_whole_is_named_once(tmp_path: Path) -> Non
         *(Arm(name, far, {}, "Far") for name in ("a", "b")),
         Arm("c", far, {"accuracy": 1.0}),
     ]
-    plan = make_plan(dataclasses.replace(FEDERATED, arms=tuple(arms), quick=Quick({})), tmp_path)
+    plan = make_plan(dataclasses.replace(FEDERATED, arms=tuple(arms), quick=Quick()), tmp_path)
     (line,) = skipped_lines(plan.experiment.arms, plan.skipped)
     assert line.startswith("all of 'Far'; c: ")
     assert [arm.name for arm in planned_arms(plan)] == ["FedAvg", "c"], "of the others there is nothing to show"
@@ -187,6 +187,6 @@ def test_names_of_folders() -> None:
     assert slug("q-FFL (q = 10), Byz=0.05") == "q-ffl-q-10-byz-0.05"
     with pytest.raises(ValueError, match="would share a folder"):
         make_plan(
-            computed(Path("m"), arms=(Arm("a b", {"base": 1}), Arm("A-B", {"base": 2})), quick=Quick({})),
+            computed(Path("m"), arms=(Arm("a b", {"base": 1}), Arm("A-B", {"base": 2})), quick=Quick()),
             Path("runs"),
         )

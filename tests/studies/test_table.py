@@ -102,7 +102,7 @@ def experiment(**changed: object) -> Experiment:
         "settings": {},
         "arms": ARMS,
         "measures": (*ACCURACY, LOSS),
-        "quick": Quick({}),
+        "quick": Quick(),
     }
     return Experiment(**{**given, **changed})  # type: ignore[arg-type]
 
@@ -194,7 +194,7 @@ def test_claims_are_counted_by_seed_where_both_were_measured() -> None:
     [
         ({"arms": (Arm("a"), Arm("a"))}, "arm {'a'} is there twice"),
         ({"arms": (Arm("a", {}, {"f1": 1.0}),)}, "a has numbers for {'f1'}"),
-        ({"quick": Quick({}, ("b",))}, "quick names {'b'}"),
+        ({"quick": Quick(arms=("b",))}, "quick names {'b'}"),
         ({"criterion": "f1"}, "criterion f1"),
         ({"measures": (LOSS, Measure("x", "x", last("x"), beside="y"))}, "x stands beside y"),
     ],
