@@ -2,13 +2,12 @@
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from client.learner import GRADIENT, PATH, SPLITS, Job, Learner, NotReady, Sent
@@ -125,11 +124,17 @@ class Offers:
         gradient: ``query``: it has ``@app.query("gradient")``, which returns the gradient in place of the model; else
             the name in ``train``'s configuration of the learning rate of the one plain step that ``train`` takes;
             empty: neither.
+        tells: names of further numbers that its answers may tell; None: all.
     """
 
     splits: bool = False
     rules: tuple[str, ...] = ()
     gradient: str = ""
+    tells: frozenset[str] | None = None
+
+    def allowed(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """Return the numbers that may be told."""
+        return {key: value for key, value in numbers.items() if self.tells is None or key in self.tells}
 
 
 class AppLearner(Learner):
@@ -151,7 +156,9 @@ class AppLearner(Learner):
     attended: Attended
     store: Store
 
-    def __init__(self, app: ClientApp, names: Names, offers: Offers, steps: int, holds_out: bool) -> None:
+    def __init__(
+        self, app: Callable[[Message, Context], Message], names: Names, offers: Offers, steps: int, holds_out: bool
+    ) -> None:
         self._app, self._names, self._offers, self._steps = app, names, offers, max(1, steps)
         self.can = frozenset(
             ({SPLITS, PATH} if offers.splits else set()) | ({GRADIENT} if offers.gradient else set())
@@ -186,7 +193,7 @@ class AppLearner(Learner):
         """Return what the app's ``evaluate`` measures; of the latest model that was sent it is asked once."""
         model, where = ("" if sent is None else sent.model), split if self._offers.splits else ""
         if model and (known := self.store.read(_LATEST)) is not None and known.values["model"] == f"{where}/{model}":
-            return self._names.evaluation(_metrics_of(known))
+            return self._evaluation(_metrics_of(known))
         config = {**self.attended.evaluate_config, **({keys.SPLIT: split} if self._offers.splits else {})}
         reply = self._ask(MessageType.EVALUATE, self.record(arrays), config, self._aside())
         return self.note(reply, f"{where}/{model}" if model else "")
@@ -202,7 +209,7 @@ class AppLearner(Learner):
             ConfigError: the answer is none.
         """
         metrics = _single(reply, MetricRecord, MessageType.EVALUATE)[1]
-        evaluation = self._names.evaluation(metrics)
+        evaluation = self._evaluation(metrics)
         self._note_examples(MessageType.EVALUATE, metrics)
         if model:
             numbers = {key: value for key, value in metrics.items() if not isinstance(value, list)}
@@ -269,7 +276,7 @@ class AppLearner(Learner):
         if self.joined is None:
             return {}
         metrics = _single(self.joined, MetricRecord, MessageType.TRAIN)[1]
-        return {key: float(v) for key, v in metrics.items() if isinstance(v, int | float)}
+        return self._offers.allowed({key: float(v) for key, v in metrics.items() if not isinstance(v, list)})
 
     def record(self, arrays: Arrays) -> ArrayRecord:
         """Return arrays as a record, in the order in which the model was sent."""
@@ -330,6 +337,10 @@ class AppLearner(Learner):
             )
             raise ConfigError(f"the app's train returned {text}: names, shapes and dtypes of the model that was sent")
         return arrays
+
+    def _evaluation(self, metrics: MetricRecord) -> Evaluation:
+        evaluation = self._names.evaluation(metrics)
+        return replace(evaluation, others=self._offers.allowed(evaluation.others))
 
     def _note_examples(self, kind: str, metrics: MetricRecord) -> None:
         self.store.write(f"{_SIZE}-{kind}", StoredRecord({"examples": self._names.count(metrics, kind)}))

@@ -196,6 +196,30 @@ class NodeSettings(Settings):
         return self.role == "seen" if self.data else self.partition_id < clients
 
 
+class AppSettings(Settings):
+    """An owner's own Flower app, in place of fedappeal's code."""
+
+    app: Stripped = setting("", "a ClientApp that may run on this client's data: package.module:attribute")
+    app_config: Stripped = setting(
+        "",
+        "what the app finds in its node configuration besides data: KEY=VALUE, several by spaces, repeatable",
+        joined=" ",
+    )
+    app_loss: Stripped = setting("", "the app's number by which the client judges; empty: the one that ends in loss")
+    tell: Stripped = setting("", "a further number of the app's that replies may tell; repeatable", joined=",")
+    no_sandbox: bool = setting(False, "let the app read and reach what this user can", flag=True)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        module, _, attribute = self.app.partition(":")
+        if self.app and not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+            raise ValueError(f"app = '{self.app}' is not allowed: package.module:attribute of a ClientApp")
+        for key, value in (("app-config", self.app_config), ("app-loss", self.app_loss), ("tell", self.tell)):
+            if value and not self.app:
+                raise ValueError(f"{key} = '{value}' is not allowed without app")
+        return self
+
+
 class Connection(Settings):
     """How a client reaches the SuperLink's Fleet API."""
 

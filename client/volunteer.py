@@ -5,7 +5,8 @@ the client spends its goodwill by itself, and sits a round out by an error reply
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
@@ -15,7 +16,7 @@ from client import answers
 from client.answers import Question
 from client.app_learner import AppLearner, Attended, Names, Offers
 from client.learner import Learners
-from client.outcome import JOINED, LEFT, Outcome
+from client.outcome import ANSWERED, EVALUATED, JOINED, LEFT, Outcome
 from client.participant import Participant
 from client.roster import Participants, store_of
 from client.settings import NodeSettings
@@ -52,15 +53,36 @@ _OF_OWNER = set(NodeSettings.keys()) - {
 }
 
 
-class VolunteerApp(ClientApp):
-    """A ClientApp that decides for each round whether the app in it trains.
+Call = Callable[[Message, Context], Message]
+"""An app, or what calls it in another process."""
+
+
+@dataclass(frozen=True)
+class AppOutcome(Outcome):
+    """What a client did with one message, and its reply in the app's form.
+
+    Attributes:
+        replied: the reply.
+    """
+
+    replied: Message | None = None
+
+    def reply(self, message: Message) -> Message:
+        """Return the reply to a message."""
+        assert self.replied is not None
+        return self.replied
+
+
+class AppClients:
+    """The clients of an app in this process: each decides for each round whether the app trains.
 
     Args:
-        app: the app.
+        app: the app; also an attribute.
         names: of its numbers.
         offers: what it can do.
         evaluate_config: what its ``evaluate`` is told before the first EVALUATE has come.
         settings: of a run, by key: policy, requirement, goodwill and so on.
+        node_config: what the app finds as its node's configuration; None: the node's.
 
     Raises:
         ConfigError: for a setting that is not allowed.
@@ -68,15 +90,16 @@ class VolunteerApp(ClientApp):
 
     def __init__(
         self,
-        app: ClientApp,
+        app: Call,
         names: Names,
         offers: Offers,
         evaluate_config: Mapping[str, Any] | None = None,
         settings: Mapping[str, Scalar] | None = None,
+        node_config: Mapping[str, Scalar] | None = None,
     ) -> None:
-        super().__init__()
-        self._made_of = app, names, offers, evaluate_config, settings
-        self._app, self._names, self._offers = app, names, offers
+        self._made_of = app, names, offers, evaluate_config, settings, node_config
+        self._node_config = node_config
+        self.app, self._names, self._offers = app, names, offers
         self._evaluate_config = ConfigRecord(dict(evaluate_config or {}))
         self._settings = {**DEFAULTS, **(settings or {})}
         RunConfig.parse(self._settings)
@@ -84,9 +107,9 @@ class VolunteerApp(ClientApp):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it was made of: Flower's simulation sends the app with each message."""
-        return VolunteerApp, self._made_of
+        return AppClients, self._made_of
 
-    def __call__(self, message: Message, context: Context) -> Message:
+    def __call__(self, message: Message, context: Context) -> AppOutcome:
         """Answer a message.
 
         Raises:
@@ -94,8 +117,10 @@ class VolunteerApp(ClientApp):
         """
         kind = message.metadata.message_type.removesuffix(".default")
         if kind not in _HANDLED:
-            return self._app(message, context)
+            return AppOutcome(ANSWERED, replied=self.app(message, context))
         ours, theirs = _divided(context)
+        if self._node_config is not None:
+            theirs.node_config = dict(self._node_config)
         try:
             return self._answer(kind, message, ours, theirs)
         finally:
@@ -103,24 +128,23 @@ class VolunteerApp(ClientApp):
             context.state.update(theirs.state)
             context.state.update({PREFIX + name: record for name, record in ours.state.items()})
 
-    def _answer(self, kind: str, message: Message, ours: Context, theirs: Context) -> Message:
+    def _answer(self, kind: str, message: Message, ours: Context, theirs: Context) -> AppOutcome:
         place, owner = _place(ours.node_config), {k: v for k, v in ours.node_config.items() if k in _OF_OWNER}
         node = NodeSettings.parse({**owner, **({"partition-id": place} if place >= 0 else {})})
         store = store_of(node, ours)
         attended = self._attended(kind, message, theirs, store)
         config, names = message.content[attended.record[1]], attended.record
         of_us = kind == MessageType.QUERY or keys.MANDATORY in config or keys.SPLIT in config
-        client = self._participant(config, ours, node, store, of_us)
+        translated = self._translated(message, attended, store, of_us)
+        client = self._participant(config, translated, ours, node, store, of_us)
         learner = client.learner
         assert isinstance(learner, AppLearner)
         learner.attend(attended, client.store)
         if kind == MessageType.EVALUATE and not of_us:
-            reply = self._app(message, theirs)
+            reply = self.app(message, theirs)
             learner.note(reply, "" if self._offers.splits else f"/{content_hash(attended.model)}")
-            return reply
-        question = Question(
-            self._translated(message, attended, store, of_us), ours, _unpack, LocalTrainingSettings.of
-        )
+            return AppOutcome(EVALUATED, replied=reply)
+        question = Question(translated, ours, _unpack, LocalTrainingSettings.of)
         answer = {MessageType.QUERY: answers.enrol, MessageType.TRAIN: answers.train}.get(kind, answers.evaluate)
         outcome = answer(client, question)
         reply = _stock_reply(message, outcome, learner) if not of_us else outcome.reply(message)
@@ -129,7 +153,7 @@ class VolunteerApp(ClientApp):
             assert isinstance(model, ArrayRecord)
             name = names[0] if of_us else next(iter(reply.content.array_records))
             reply.content[name] = ArrayRecord({key: model[key] for key in attended.model})
-        return reply
+        return AppOutcome(**{**vars(outcome), "replied": reply})
 
     def _attended(self, kind: str, message: Message, context: Context, store: Store) -> Attended:
         """Return what the app would see of a message; what it is told is remembered for questions of the client's."""
@@ -152,7 +176,13 @@ class VolunteerApp(ClientApp):
         )
 
     def _participant(
-        self, config: Mapping[str, Any], context: Context, node: NodeSettings, store: Store, of_us: bool
+        self,
+        config: Mapping[str, Any],
+        message: Message,
+        context: Context,
+        node: NodeSettings,
+        store: Store,
+        of_us: bool,
     ) -> Participant:
         """Return the client of a context, in a run of the strategy that its messages name."""
         run = dict(self._settings)
@@ -169,10 +199,10 @@ class VolunteerApp(ClientApp):
         owner = {key: value for key, value in context.node_config.items() if key in _OF_OWNER}
         owner |= {"client-id": client_identity(node, store), "partition-id": place}
         derived = Context(context.run_id, context.node_id, owner, context.state, run)
-        return self._participants.of(derived)
+        return self._participants.of(derived, message)
 
     def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> AppLearner:
-        return AppLearner(self._app, self._names, self._offers, config.local_steps, config.holds_out)
+        return AppLearner(self.app, self._names, self._offers, config.local_steps, config.holds_out)
 
     def _translated(self, message: Message, attended: Attended, store: Store, of_us: bool) -> Message:
         """Return a message as our clients are sent it."""
@@ -194,6 +224,27 @@ class VolunteerApp(ClientApp):
         translated = Message(content, reply_to=message)
         translated.metadata.message_type = message.metadata.message_type
         return translated
+
+
+class VolunteerApp(ClientApp):
+    """A ClientApp whose clients are these."""
+
+    def __init__(self, clients: AppClients) -> None:
+        super().__init__()
+        self._clients = clients
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the clients alone."""
+        return VolunteerApp, (self._clients,)
+
+    @property
+    def wrapped(self) -> Call:
+        """The app in it."""
+        return self._clients.app
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Return the reply to a message; errors as `AppClients`."""
+        return self._clients(message, context).reply(message)
 
 
 def _divided(context: Context) -> tuple[Context, Context]:

@@ -6,7 +6,7 @@ from typing import Any
 from flwr.clientapp import ClientApp
 
 from client.app_learner import Names, Offers
-from client.volunteer import VolunteerApp
+from client.volunteer import AppClients, VolunteerApp
 from fedappeal.settings.config import Scalar
 
 
@@ -48,10 +48,5 @@ def volunteer(
         ConfigError: for a setting that is not allowed.
     """
     named = {key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()}
-    return VolunteerApp(
-        app,
-        Names(loss, metric, higher_is_better, examples),
-        Offers(splits, tuple(rules), gradient),
-        evaluate_config,
-        named,
-    )
+    names, offers = Names(loss, metric, higher_is_better, examples), Offers(splits, tuple(rules), gradient)
+    return VolunteerApp(AppClients(app, names, offers, evaluate_config, named))

@@ -2,19 +2,25 @@
 
 import re
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client.settings import Connection, NodeSettings, ProcessSettings
+from client.settings import AppSettings, Connection, NodeSettings, ProcessSettings
 from fedappeal.cli.brief_help import brief_command, brief_group
 from fedappeal.cli.options import part, with_client_options, with_limit_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
 from fedappeal.settings.model import did_you_mean
 from fedappeal.views.terminal.printing import complain, print_lines
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+
+    from client.outcome import Outcome
 
 client_app = typer.Typer(
     help="One volunteer, on any machine.", invoke_without_command=True, cls=brief_group("client")
@@ -55,23 +61,31 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
         data = str(Path(data).expanduser().absolute())
     _check_packages(given["allow"])
     node = NodeSettings.parse({**part(NodeSettings, given), "data": data, "state-dir": str(folder)})
-    node.check_data_source()
+    of_app = AppSettings.parse(part(AppSettings, given))
+    if not of_app.app:
+        node.check_data_source()
     check_surroundings(read_limits(folder).with_text(node.limits), Surroundings())
     _check_policy(node)
-    if node.data:
+    if node.data and not of_app.app:
         from client.data.own_data import check_own_data
 
         check_own_data(node.data, node.columns)
     as_json = is_json(process.log_format)
     metrics = MetricsPort(process.metrics_port, process.metrics_address)
     beats = Heartbeat(Path(process.heartbeat).expanduser().absolute()) if process.heartbeat else None
+    answer: Callable[[Message, Context], Outcome]
     with quick_imports():
-        from client.app import clients
+        if of_app.app:
+            from client.process.owners_app import clients_of
+
+            answer = clients_of(of_app, node, connection, read_limits(folder).with_text(node.limits))
+        else:
+            from client.app import clients as answer
 
     def serve(watch: OnEvent, alive: Alive) -> int:
         timeout = process.connect_timeout or None
         return run_client(
-            node, connection, clients, connect_timeout=timeout, watch=watch, alive=alive, log_as_json=as_json
+            node, connection, answer, connect_timeout=timeout, watch=watch, alive=alive, log_as_json=as_json
         )
 
     beat = beats.beat if beats else lambda seconds: None

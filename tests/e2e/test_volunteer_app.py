@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from client.process.sandbox import can_confine
 from fedappeal.cli.new import write_new
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
@@ -14,7 +15,7 @@ from tests.e2e.test_flower_runtimes import free_port
 from tests.warm import MARK, warm_superlinks
 
 pytestmark = pytest.mark.e2e
-ROUND = re.compile(r"round (\d+): eval_acc ([\d.]+), GM-Appeal ([\d.]+)")
+ROUND = re.compile(r"round (\d+): accuracy ([\d.]+), GM-Appeal ([\d.]+)")
 
 
 def flwr_run(marked: Marked, superlink: SuperLink, folder: Path, *options: str) -> str:
@@ -59,6 +60,47 @@ def test_on_stock_supernodes(marked: Marked, tmp_path: Path) -> None:
             for node in nodes:
                 node.wait(20)
     check_rounds(said, 2)
+
+
+@pytest.mark.skipif(bool(can_confine()), reason="this system cannot confine a process")
+def test_on_owners_clients_that_confine_it(marked: Marked, tmp_path: Path) -> None:
+    write_new("app", tmp_path / "hearts")
+    environment = {MARK: marked.mark}
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment) as superlink:
+        clients: list[subprocess.Popen[bytes]] = []
+        try:
+            for k in range(2):
+                where = (
+                    "--superlink",
+                    superlink.fleet_address,
+                    "--insecure",
+                    "--state-dir",
+                    str(tmp_path / f"state{k}"),
+                )
+                app = ("--app", "hearts.client_app:app", "--app-config", f"partition-id={k} num-partitions=2")
+                clients.append(
+                    marked.start(
+                        str(BIN / "fedappeal"),
+                        *("client", *where, *app),
+                        log=tmp_path / f"client{k}.log",
+                        env={"PYTHONPATH": f"{marked.env['PYTHONPATH']}:{tmp_path / 'hearts'}"},
+                        warm=True,
+                    )
+                )
+            said = flwr_run(marked, superlink, tmp_path, "-c", "num-server-rounds=3")
+        finally:
+            for client in clients:
+                client.terminate()
+            for client in clients:
+                client.wait(20)
+    log = (tmp_path / "client0.log").read_text()
+    check_rounds(said, 3)
+    assert "joined" in log
+    assert "requirement 0." in log, "the owner sees by what it decided"
+    receipts = marked.run(
+        str(BIN / "fedappeal"), "client", "sent", "--state-dir", str(tmp_path / "state0"), warm=True
+    )
+    assert receipts.returncode == 0, receipts.stdout + receipts.stderr
 
 
 @pytest.mark.ray

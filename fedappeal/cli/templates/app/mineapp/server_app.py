@@ -21,5 +21,5 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=int(context.run_config["num-server-rounds"]),
     )
     for number, metrics in result.evaluate_metrics_clientapp.items():
-        print(f"round {number}: eval_acc {metrics['eval_acc']:.3f}, GM-Appeal {metrics['gm_appeal']:.2f}")
+        print(f"round {number}: accuracy {metrics['accuracy']:.3f}, GM-Appeal {metrics['gm_appeal']:.2f}")
     torch.save(result.arrays.to_torch_state_dict(), "final_model.pt")

@@ -1,0 +1,307 @@
+"""An owner's Flower app in a process of its own, which sees its data and neither keys, client state nor network.
+
+    python -P -m client.process.app_process APP PIPE
+
+Messages go in and replies come out through pipes, as frames of JSON and bytes: nothing of the app's is unpickled.
+"""
+
+import base64
+import contextlib
+import importlib
+import json
+import logging
+import os
+import signal
+import struct
+import subprocess  # nosec B404
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from client.limits.limits import LimitReached
+from client.process.sandbox import can_confine
+from client.volunteer import Call, VolunteerApp
+from fedappeal.flower.messages import be_sender, seconds_left, set_message_id
+from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.packing import content_bytes
+from fedappeal.settings.config import ConfigError
+
+log = logging.getLogger("fedappeal.client")
+_HEAD = struct.Struct("<QQ")
+_MOST_TOLD = 1 << 20
+"""Bytes of a reply besides its arrays."""
+_LINES = 200
+"""Lines of the app's output that are logged a message."""
+_LONGEST_LINE = 500
+_KINDS: dict[str, type[Any]] = {"config": ConfigRecord, "metric": MetricRecord}
+
+
+def dump(values: Mapping[str, Any], **records: Mapping[str, Any]) -> bytes:
+    """Return a frame of plain values, and of RecordDicts by name."""
+    buffers: list[bytes] = []
+
+    def told(record: object) -> dict[str, Any]:
+        if isinstance(record, ArrayRecord):
+            buffers.extend(array.data for array in record.values())
+            arrays = [[k, a.dtype, list(a.shape), a.stype, len(a.data)] for k, a in record.items()]
+            return {"kind": "array", "arrays": arrays}
+        kind = "config" if isinstance(record, ConfigRecord) else "metric"
+        return {"kind": kind, "values": dict(record)}  # type: ignore[call-overload]
+
+    dicts = {name: {key: told(record) for key, record in content.items()} for name, content in records.items()}
+    head = json.dumps({**values, "records": dicts}, default=lambda b: {"b64": base64.b64encode(b).decode()}).encode()
+    return b"".join((_HEAD.pack(len(head), sum(map(len, buffers))), head, *buffers))
+
+
+def load(head: bytes, body: bytes) -> tuple[dict[str, Any], dict[str, RecordDict]]:
+    """Return what `dump` was given.
+
+    Raises:
+        ValueError: it is no such frame.
+    """
+    try:
+        values = json.loads(head, object_hook=lambda d: base64.b64decode(d["b64"]) if d.keys() == {"b64"} else d)
+        start, dicts = 0, {}
+        for name, content in values.pop("records").items():
+            dicts[name] = RecordDict()
+            for key, told in content.items():
+                if told["kind"] != "array":
+                    dicts[name][key] = _KINDS[told["kind"]](told["values"])
+                    continue
+                arrays = {}
+                for array, dtype, shape, stype, size in told["arrays"]:
+                    arrays[array] = Array(str(dtype), tuple(map(int, shape)), str(stype), body[start : start + size])
+                    start += size
+                dicts[name][key] = ArrayRecord(arrays)
+        if start != len(body):
+            raise ValueError(f"{len(body) - start} bytes too many")
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    return values, dicts
+
+
+@dataclass
+class AppProcess:
+    """Calls an app in its process, which is started when it is first needed, and anew after it has failed.
+
+    Attributes:
+        app: ``package.module:attribute``.
+        readable: what the app may read besides Python: its data.
+        private: what it must not be able to read: state folder and keys.
+        confined: whether it is confined; else it can do what its owner can.
+        memory: bytes that it may take; 0: any number.
+    """
+
+    app: str
+    readable: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+    confined: bool = True
+    memory: int = 0
+    _process: "subprocess.Popen[bytes] | None" = None
+    _replies: IO[bytes] | None = None
+    _folder: Any = None
+    _lines: int = field(default=0)
+
+    def check(self) -> None:
+        """Check that the app can be confined as its owner asks.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        if not self.confined:
+            return
+        if why := can_confine():
+            raise ConfigError(
+                f"app = '{self.app}' is not allowed without --no-sandbox: this system cannot confine it ({why})"
+            )
+        for path in filter(None, self.private):
+            for allowed in self._readable():
+                if Path(path).resolve().is_relative_to(Path(allowed).resolve()):
+                    raise ConfigError(f"'{path}' is not allowed below '{allowed}', which the app can read: move it")
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Return the app's reply to a message; its context's state becomes what the app made of it.
+
+        Raises:
+            LimitReached: it did not answer in time, or ended.
+            ConfigError: it failed, or its answer is none.
+        """
+        process, about = self._running(), message.metadata
+        plain = {
+            "kind": about.message_type,
+            "run": about.run_id,
+            "node": context.node_id,
+            "group": about.group_id,
+            "ttl": max(1.0, seconds_left(message)),
+            "node-config": dict(context.node_config),
+            "run-config": dict(context.run_config),
+        }
+        self._lines = 0
+        sizes = [content_bytes(record) for record in message.content.values() if isinstance(record, ArrayRecord)]
+        kept = [content_bytes(record) for record in context.state.values() if isinstance(record, ArrayRecord)]
+        most = 4 * (sum(sizes) + sum(kept)) + 64 * _MOST_TOLD
+        late = threading.Event()
+        watch = threading.Timer(max(0.0, seconds_left(message)), self._kill, (process, late))
+        watch.start()
+        try:
+            assert process.stdin is not None
+            process.stdin.write(dump(plain, content=message.content, state=context.state))
+            process.stdin.flush()
+            values, records = load(*self._frame(most))
+        except (BrokenPipeError, EOFError):
+            code = self.end()
+            why = "did not answer in time, and was ended" if late.is_set() else f"ended (exit code {code})"
+            raise LimitReached(f"the app's process {why}") from None
+        except ValueError as error:
+            self.end()
+            raise ConfigError(
+                f"the app's process answered what is no reply ({printable(str(error))[:200]})"
+            ) from None
+        finally:
+            watch.cancel()
+        if "error" in values or "content" not in records:
+            raise ConfigError(f"the app failed: {printable(str(values.get('error')))[:_LONGEST_LINE]}")
+        context.state.clear()
+        context.state.update(records.get("state", RecordDict()))
+        return Message(records["content"], reply_to=message)
+
+    def end(self) -> int | None:
+        """End the process; return its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        for pipe in filter(None, (process.stdin, self._replies)):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        self._folder.cleanup()
+        return code
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.end()
+        self._folder = tempfile.TemporaryDirectory(prefix="fedappeal-app-")
+        read, write = os.pipe()
+        words = ["client.process.app_process", self.app, str(write)]
+        if self.confined:
+            readable = os.pathsep.join(self._readable())
+            words = ["client.process.sandbox", readable, self._folder.name, str(self.memory), *words]
+        environment = {key: os.environ[key] for key in ("PATH", "LANG", "VIRTUAL_ENV") if key in os.environ}
+        environment |= {"TMPDIR": self._folder.name, "HOME": self._folder.name, "PYTHONPATH": _paths()}
+        process = subprocess.Popen(  # nosec B603 # our own modules
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "fedappeal.system.process_end",
+                str(os.getpid()),
+                sys.executable,
+                "-P",
+                "-m",
+                *words,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=self._folder.name,
+            pass_fds=(write,),
+            start_new_session=True,
+        )
+        os.close(write)
+        self._process, self._replies = process, os.fdopen(read, "rb", buffering=0)
+        threading.Thread(target=self._log, args=(process,), daemon=True).start()
+        return process
+
+    def _readable(self) -> list[str]:
+        return [*self.readable, sys.prefix, sys.base_prefix, *filter(None, _paths().split(os.pathsep))]
+
+    def _frame(self, most: int) -> tuple[bytes, bytes]:
+        head, body = _HEAD.unpack(self._read(_HEAD.size))
+        if head > _MOST_TOLD or body > most:
+            raise ValueError(f"a reply of {head} and {body} bytes: at most {_MOST_TOLD} and {most}")
+        return self._read(head), self._read(body)
+
+    def _read(self, size: int) -> bytes:
+        assert self._replies is not None
+        parts: list[bytes] = []
+        while size:
+            if not (part := self._replies.read(min(size, 1 << 20))):
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    @staticmethod
+    def _kill(process: "subprocess.Popen[bytes]", late: threading.Event) -> None:
+        late.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def _log(self, process: "subprocess.Popen[bytes]") -> None:
+        """Log what the app writes, a bounded number of lines a message."""
+        assert process.stdout is not None
+        with process.stdout as output:
+            while line := output.readline(_LONGEST_LINE):
+                self._lines += 1
+                if self._lines <= _LINES:
+                    log.info("app: %s", printable(line.decode(errors="replace").rstrip()))
+                elif self._lines == _LINES + 1:
+                    log.info("app: (more than %d lines of this message are not shown)", _LINES)
+
+
+def _paths() -> str:
+    return os.pathsep.join(dict.fromkeys(path for path in sys.path if path and Path(path).is_dir()))
+
+
+def _load_app(name: str) -> Call:
+    module, _, attribute = name.partition(":")
+    app = getattr(importlib.import_module(module), attribute)
+    if isinstance(app, VolunteerApp):  # its author has wrapped it: here the owner's client decides
+        return app.wrapped
+    if not isinstance(app, ClientApp):
+        raise TypeError(f"'{name}' is no ClientApp")
+    return app
+
+
+def main() -> None:
+    """Answer messages until standard input ends."""
+    name, pipe = sys.argv[1:]
+    questions, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(int(pipe), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    app, number = None, 0
+    while head := questions.read(_HEAD.size):
+        sizes = _HEAD.unpack(head)
+        values, records = load(*(questions.read(size) for size in sizes))
+        number += 1
+        state = records["state"]
+        try:
+            app = app or _load_app(name)
+            be_sender(run_id=values["run"], node_id=1, task_id=1)
+            node, group = values["node"], values["group"]
+            message = Message(records["content"], node, values["kind"], ttl=values["ttl"], group_id=group)
+            set_message_id(message, f"{number}")
+            context = Context(values["run"], node, values["node-config"], state, values["run-config"])
+            reply = app(message, context)
+            if reply.has_error():
+                raise RuntimeError(reply.error.reason)
+            frame = dump({}, content=reply.content, state=context.state)
+        except Exception as error:
+            logging.getLogger(__name__).exception("the app failed")
+            frame = dump({"error": f"{type(error).__name__}: {error}"})
+        replies.write(frame)
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""A process that may read few folders, write one, and reach no network: Landlock and namespaces of Linux.
+
+    python -P -m client.process.sandbox READABLE WRITABLE MEMORY MODULE [ARGUMENT ...]    confined, runs the module
+
+Landlock's calls are the kernel's, by number: https://docs.kernel.org/userspace-api/landlock.html.
+"""
+
+import ctypes
+import os
+import resource
+import runpy
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+"""System calls, the same on every processor."""
+_VERSION, _RULE_PATH = 1, 1
+_EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
+_READ = _EXECUTE | _READ_FILE | _READ_FOLDER
+_FILE_RIGHTS = 1 << 1 | _EXECUTE | _READ_FILE | 1 << 14 | 1 << 15  # of a file: write, truncate, ioctl
+_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+"""Rights on files that each version of Landlock knows."""
+_SCOPED = 3
+"""No abstract sockets of others, and no signals to them: version 6."""
+_NEW_SPACES = 0x10000000 | 0x20000000 | 0x40000000
+"""Namespaces of users, processes and networks."""
+_NO_NEW_PRIVILEGES = 38
+SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/proc", "/sys")
+"""What any Python program reads."""
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
+
+
+class NotConfined(RuntimeError):
+    """This system cannot confine a process; one line says what it lacks."""
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("ports", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+def _call(what: str, *arguments: object) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = int(libc.syscall(*arguments))
+    if result < 0:
+        raise NotConfined(f"{what}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def can_confine() -> str:
+    """Return why this system cannot confine a process; empty: it can."""
+    if sys.platform != "linux":
+        return "only Linux has Landlock"
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            confine((), "/nowhere")
+            os.write(write, b"-")
+        except BaseException as error:  # whatever it is, it is told
+            os.write(write, str(error).encode()[:200] or b"it failed")
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return "" if said == "-" else said or "it ended"
+
+
+def confine(readable: Iterable[str], writable: str, memory: int = 0) -> None:
+    """Confine this process and all that it starts, for good; it must have one thread.
+
+    It becomes the first process of its namespace: with it all end that it has started.
+
+    Args:
+        readable: files and folders that it may read, besides `SYSTEM`.
+        writable: the only folder that it may write to.
+        memory: bytes that it may take; 0: any number.
+
+    Raises:
+        NotConfined: the system does not offer it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEW_SPACES):
+        raise NotConfined(f"no namespaces of its own: {os.strerror(ctypes.get_errno())}")
+    _be_the_first()
+    version = _call("no Landlock", _CREATE, None, 0, _VERSION)
+    rights = _RIGHTS[max(known for known in _RIGHTS if known <= version)]
+    rules = _Ruleset(rights, 0, _SCOPED if version >= 6 else 0)
+    size = ctypes.sizeof(rules) if version >= 6 else ctypes.sizeof(ctypes.c_uint64)
+    ruleset = _call("Landlock's rules", _CREATE, ctypes.byref(rules), size, 0)
+    for path in (*SYSTEM, *readable):
+        _allow(ruleset, path, _READ & rights)
+    for path in (writable, *_DEVICES):
+        _allow(ruleset, path, rights)
+    if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
+        raise NotConfined(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
+    _call("Landlock", _RESTRICT, ruleset, 0)
+    os.close(ruleset)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def _be_the_first() -> None:
+    """Go on in the first process of the new namespace, and end as it does."""
+    if child := os.fork():
+        _, status = os.waitpid(child, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # the kernel kills it with its parent
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    """Allow rights on a file, or beneath a folder; one that is not there is passed over."""
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        allowed = rights if Path(path).is_dir() else rights & _FILE_RIGHTS
+        _call(f"'{path}'", _ADD, ruleset, _RULE_PATH, ctypes.byref(_Beneath(allowed, place)), 0)
+    finally:
+        os.close(place)
+
+
+if __name__ == "__main__":
+    readable, writable, memory, module, *rest = sys.argv[1:]
+    try:
+        confine(readable.split(os.pathsep), writable, int(memory))
+    except NotConfined as refused:
+        print(refused, file=sys.stderr)
+        sys.exit(2)
+    sys.argv = [module, *rest]
+    runpy.run_module(module, run_name="__main__")

@@ -1,0 +1,234 @@
+"""An owner's app runs in a process of its own: what it may not do it cannot, and it stops nothing but itself."""
+
+import os
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from client.limits.limits import Limits
+from client.outcome import JOINED
+from client.process.app_process import AppProcess, dump, load
+from client.process.owners_app import clients_of
+from client.process.sandbox import can_confine
+from client.settings import AppSettings, Connection, NodeSettings
+from client.volunteer import AppClients
+from fedappeal.flower.messages import be_sender
+from fedappeal.settings.config import ConfigError
+from strategies.maxfl import APPEAL_WEIGHT
+
+pytestmark = pytest.mark.skipif(bool(can_confine()), reason="this system cannot confine a process")
+
+APP = """
+import os, socket, subprocess, sys, time
+from pathlib import Path
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+def tried(act):
+    try:
+        act()
+    except OSError as error:
+        return -1
+    return 1
+
+def reply(message, told, by=0.0):
+    sent = message.content["arrays"]
+    arrays = ArrayRecord({k: Array(a.numpy() + by) for k, a in sent.items()})
+    metrics = MetricRecord({"num-examples": 3, "loss": float(abs(2.0 - sent["w"].numpy()[0])), **told})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    what, place = str(message.content["config"].get("what", "")), context.node_config
+    told = {}
+    if what == "look":
+        told["data"] = tried(lambda: Path(str(place["data"])).read_text())
+        told["state"] = tried(lambda: os.listdir(str(place["state"])))
+        told["home"] = tried(lambda: os.listdir(os.path.expanduser("~root")))
+        told["writes"] = tried(lambda: Path(str(place["data"])).write_text("mine"))
+        told["network"] = tried(lambda: socket.create_connection(("127.0.0.1", int(place["port"])), 2))
+        told["signal"] = tried(lambda: os.kill(int(place["client"]), 0))
+        told["own"] = tried(lambda: Path("mine").write_text("mine"))
+    if what == "sleep":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        time.sleep(600)
+    if what == "exit":
+        os._exit(7)
+    if what == "flood":
+        for number in range(100_000):
+            print("line", number)
+    if what == "raw":
+        for fd in range(3, 20):
+            try:
+                os.write(fd, b"x" * 64)
+            except OSError:
+                pass
+    if what == "large":
+        told["x" * 2_000_000] = 1.0
+    if what == "memory":
+        bytearray(4 * 10**9)
+    context.state["seen"] = ConfigRecord({"calls": 1})
+    return reply(message, {**told, "appeal-weight": 99.0, "invented": 5.0}, by=100.0 if what == "far" else 0.5)
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    return reply(message, {"invented": 5.0})
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "owners_app.py").write_text(textwrap.dedent(APP))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.fixture
+def process(code: Path, tmp_path: Path) -> Iterator[AppProcess]:
+    (tmp_path / "data").write_text("examples")
+    one = AppProcess("owners_app:app", readable=(str(tmp_path / "data"),))
+    yield one
+    one.end()
+
+
+def message(kind: str = "train", ttl: float = 60, **config: object) -> Message:
+    be_sender(run_id=7, node_id=1, task_id=9)
+    arrays = ArrayRecord({"w": Array(np.array([1.0]))})
+    told = ConfigRecord(dict(config))  # type: ignore[arg-type]
+    return Message(RecordDict({"arrays": arrays, "config": told}), 3, kind, ttl=ttl, group_id="1")
+
+
+def context(**node: object) -> Context:
+    return Context(7, 3, dict(node), RecordDict(), {"lr": 0.5})  # type: ignore[arg-type]
+
+
+def test_it_sees_its_data_and_nothing_else(process: AppProcess, tmp_path: Path) -> None:
+    import socket
+
+    (tmp_path / "state").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = context(
+            data=str(tmp_path / "data"),
+            state=str(tmp_path / "state"),
+            port=server.getsockname()[1],
+            client=os.getpid(),
+        )
+        told = process(message(what="look"), place).content["metrics"]
+    allowed = {"data": 1, "own": 1}
+    refused = dict.fromkeys(("state", "home", "writes", "network", "signal"), -1)
+    assert {key: told[key] for key in (*allowed, *refused)} == {**allowed, **refused}
+    assert (tmp_path / "data").read_text() == "examples"
+    assert place.state["seen"]["calls"] == 1, "its own context lasts"
+
+
+def test_one_that_never_returns_is_ended_with_all_that_it_started(process: AppProcess) -> None:
+    process(message(), context())
+    before = psutil.Process().children(recursive=True)
+    assert before
+    with pytest.raises(ConfigError, match="the app's process did not answer in time, and was ended"):
+        process(message(what="sleep", ttl=3), context())
+    _, alive = psutil.wait_procs(before, timeout=10)
+    assert not alive
+    assert not [p for p in psutil.process_iter(["cmdline"]) if "time.sleep(600)" in " ".join(p.info["cmdline"] or ())]
+    assert process(message(), context()).content["metrics"]["num-examples"] == 3, "the next message starts it anew"
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("exit", r"the app's process ended \(exit code 7\)"),
+        ("large", "the app's process answered what is no reply"),
+        ("raw", "the app's process answered what is no reply"),
+    ],
+)
+def test_what_is_no_reply_is_one_line_and_the_next_message_is_answered(
+    process: AppProcess, what: str, line: str
+) -> None:
+    with pytest.raises(ConfigError, match=line) as error:
+        process(message(what=what), context())
+    assert "\n" not in str(error.value)
+    assert process(message(), context()).has_content()
+
+
+def test_memory_beyond_the_owners_limit_is_refused(code: Path) -> None:
+    process = AppProcess("owners_app:app", memory=2 * 10**9)
+    try:
+        with pytest.raises(ConfigError, match="the app failed: MemoryError"):
+            process(message(what="memory"), context())
+    finally:
+        process.end()
+
+
+def test_a_flood_of_output_is_cut(process: AppProcess, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="fedappeal.client"):
+        assert process(message(what="flood"), context()).has_content()
+    assert len(caplog.messages) <= 201
+
+
+def test_a_state_folder_below_what_the_app_reads_is_refused(code: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="which the app can read: move it"):
+        AppProcess("owners_app:app", readable=(str(tmp_path),), private=(str(tmp_path / "state"),)).check()
+
+
+def clients(tmp_path: Path, **settings: object) -> tuple[AppClients, NodeSettings]:
+    (tmp_path / "data").write_text("examples")
+    app = AppSettings.parse({"app": "owners_app:app", **{k.replace("_", "-"): v for k, v in settings.items()}})
+    node = {"data": str(tmp_path / "data"), "label": "", "state-dir": str(tmp_path / "state"), "clipping-norm": 2.0}
+    owner = NodeSettings.parse({**node, "client-id": "mine", "participation": "always", "allow": ""})
+    return clients_of(app, owner, Connection.parse({"superlink": "h:1", "insecure": True}), Limits()), owner
+
+
+@pytest.mark.parametrize(("settings", "told"), [({}, False), ({"tell": "invented"}, True)])
+def test_its_update_is_clipped_its_claims_are_not_ours_and_what_it_invents_stays_here(
+    code: Path, tmp_path: Path, settings: dict[str, object], told: bool
+) -> None:
+    answer, owner = clients(tmp_path, **settings)
+    place = Context(7, 3, owner.as_config(), RecordDict(), {})
+    names = {"strategy": "maxfl", "mandatory": 0, "server-round": 1, "what": "far"}
+    try:
+        outcome = answer(message(**names), place)
+    finally:
+        answer.app.end()
+    reply = outcome.reply(message()).content
+    assert outcome.what == JOINED
+    assert reply["arrays"]["w"].numpy() == pytest.approx([3.0]), "an update of 100, clipped to 2"
+    metrics = reply["metrics"]
+    assert isinstance(metrics, MetricRecord)
+    assert metrics[APPEAL_WEIGHT] <= 0.25
+    assert ("invented" in metrics) == told
+
+
+def test_frames_carry_what_records_hold() -> None:
+    arrays = ArrayRecord({"a": Array(np.arange(3.0)), "b": Array(np.array(7, np.int8))})
+    config = ConfigRecord({"t": "x", "b": b"\x00\xff", "l": [1, 2], "f": 0.1, "yes": True})
+    content = RecordDict({"arrays": arrays, "config": config, "m": MetricRecord({"n": float("nan"), "i": 3})})
+    frame = dump({"kind": "train"}, content=content)
+    head, _ = (int.from_bytes(frame[i : i + 8], "little") for i in (0, 8))
+    values, records = load(frame[16 : 16 + head], frame[16 + head :])
+    again = records["content"]
+    assert values == {"kind": "train"}
+    assert dict(again["config"]) == dict(config)
+    assert [(k, v.dtype, v.shape, v.data) for k, v in again["arrays"].items()] == [
+        (k, v.dtype, v.shape, v.data) for k, v in arrays.items()
+    ]
+    assert again["m"]["i"] == 3
+    assert np.isnan(again["m"]["n"])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"{}", b"[]", b'{"records": 3}', b'{"records": {"content": {"a": {"kind": "array"}}}}', b"[" * 100_000],
+)
+def test_what_is_no_frame_is_refused(head: bytes) -> None:
+    with pytest.raises(ValueError):
+        load(head, b"xx")
