@@ -32,7 +32,7 @@ from fedappeal.web.buttons import Act, button
 STATIC = Path(__file__).parent / "static"
 _LONGEST = 300
 _SHORT = 80
-_MOST_RECEIPTS, _MOST_TOLD = 100, 1000
+_MOST_RECEIPTS, _MOST_TOLD = 100, 3000
 _COLOURS = {look.title: look.colour for look in LOOKS.values()}
 
 
@@ -89,7 +89,7 @@ def _run(run: RunStatus, model: dict[str, Any] | None) -> dict[str, Any]:
         "run": printable(run.run_key, _LONGEST),
         "name": printable(run.name, _LONGEST),
         "state": run.state,
-        "line": printable(run.line, _LONGEST),
+        "line": printable(run.line, _MOST_TOLD if run.state is RunState.WAITING else _LONGEST),
         "can_approve": run.state is RunState.WAITING,
         "can_leave": run.state in GOES_ON,
         "left": run.state in (RunState.LEFT_BY_OWNER, RunState.LEFT_BY_POLICY, RunState.DAMAGED),

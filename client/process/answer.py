@@ -33,7 +33,7 @@ _DONE = {
 LONGEST = 500
 """Characters of a reason."""
 _LONGEST_NAME, _MOST_NAMES = 80, 100
-"""Characters of a text, and names of figures and models, that a receipt keeps."""
+"""Characters of a name, and names of figures and models, that a receipt keeps."""
 ELSEWHERE = "(a file of this device)"
 """Stands for each path."""
 _QUOTED = re.compile(r"""'[^'\n]*[/\\].*?'(?=[\s:;,.)\]]|$)|"[^"\n]*[/\\][^"\n]*\"""")
@@ -124,24 +124,19 @@ class Answer:
         """
         config, content = config_of(self.message), self.reply.content if self.reply.has_content() else RecordDict()
         model = self.message.content.get(keys.ARRAYS) if self.message.has_content() else None
-        plain = [(name, record) for name, record in content.items() if not isinstance(record, ArrayRecord)]
-        figures = ((name, key, value) for name, record in plain for key, value in record.items())
-        told = {
-            printable(key if name == keys.METRICS else f"{name}.{key}", _LONGEST_NAME): _shown(value)
-            for name, key, value in islice(figures, _MOST_NAMES)
-        }
-        if self.reply.has_error():
-            told["error"] = printable(self.reply.error.reason or "", LONGEST)
-        models = ((name, record) for name, record in content.items() if isinstance(record, ArrayRecord))
-        sizes = {printable(name, _LONGEST_NAME): content_bytes(of) for name, of in islice(models, _MOST_NAMES)}
+        told: dict[str, object] = {"error": self.reply.error.reason or ""} if self.reply.has_error() else {}
+        for name, record in content.items():
+            if isinstance(record, ArrayRecord):
+                told[f"{name} (bytes)"] = content_bytes(record)
+            else:
+                told |= {key if name == keys.METRICS else f"{name}.{key}": value for key, value in record.items()}
         return {
             "run": printable(config.get(keys.RUN_KEY, "") or self.message.metadata.run_id, _LONGEST_NAME),
             "round": _round(config),
             "kind": printable(self.message.metadata.message_type.partition(".")[0], _LONGEST_NAME),
             "model": content_hash(model) if isinstance(model, ArrayRecord) else "",
             "decision": self.outcome.what,
-            "told": told,
-            "arrays": sizes,
+            "told": {printable(key, _LONGEST_NAME): _shown(told[key]) for key in islice(told, _MOST_NAMES)},
             "bytes": content_size(content),
             "hash": content_id,
         }
@@ -149,7 +144,7 @@ class Answer:
 
 def _shown(value: object) -> object:
     """Return a figure of a reply for its receipt: a number, or a short text of anything else."""
-    return value if isinstance(value, int | float) and math.isfinite(value) else printable(value, _LONGEST_NAME)
+    return value if isinstance(value, int | float) and math.isfinite(value) else printable(value, LONGEST)
 
 
 def task_of(message: Message) -> str:

@@ -241,9 +241,8 @@ def receipt_lines(kept: Sent) -> list[str]:
 
 
 def told_line(receipt: Mapping[str, Any]) -> str:
-    """Return what a reply told, each figure by its name, and the bytes of its models."""
-    models = {f"{name} (bytes)": size for name, size in receipt.get("arrays", {}).items()}
-    return ", ".join(f"{name} {value}" for name, value in {**receipt.get("told", {}), **models}.items()) or "nothing"
+    """Return what a reply told, each figure by its name."""
+    return ", ".join(f"{name} {value}" for name, value in receipt.get("told", {}).items()) or "nothing"
 
 
 def _requires(store: DiskStore, name: str) -> list[str]:

@@ -66,24 +66,25 @@ def test_limits_of_the_command_line_stand_beside_those_that_they_replace(tmp_pat
 
 
 def test_a_run_that_waits_is_approved_by_a_button(owner: httpx.Client, tmp_path: Path) -> None:
+    what = f"a run of a:1: {'x' * 1500}"
     values = {
         "runs": "7 abc",
         "approved": False,
         "at": 1.0,
         "superlink": "a:1",
         "settings": "",
-        "what": "a run of a:1",
+        "what": what,
     }
-    DiskStore(tmp_path).write("approval-1", StoredRecord({**values, "what": "a run of a:1"}))
+    DiskStore(tmp_path).write("approval-1", StoredRecord(values))
     Activity(tmp_path).answered("abc", {}, decided=("waiting", "waits for its owner's approval"))
     (run,) = owner.get("/data.json").json()["runs"]
     assert (run["state"], run["can_approve"], run["can_leave"]) == ("waiting", True, False)
-    assert run["line"] == "waits for its owner's approval: a run of a:1"
+    assert run["line"] == f"waits for its owner's approval: {what}", "an owner reads all of what is approved"
     assert owner.post("/do/approve", json={"run": "other"}).status_code == 400
     owner.post("/do/approve", json={"run": "abc"}).raise_for_status()
     (run,) = owner.get("/data.json").json()["runs"]
     assert (run["state"], run["can_approve"]) == ("takes-part", False)
-    assert asking(tmp_path)["abc"] == (True, "a run of a:1")
+    assert asking(tmp_path)["abc"] == (True, what)
 
 
 def test_it_shows_what_was_sent_and_that_the_chain_holds(owner: httpx.Client, tmp_path: Path) -> None:
