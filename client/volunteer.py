@@ -109,6 +109,11 @@ class AppClients:
         """Pickle what it was made of: Flower's simulation sends the app with each message."""
         return AppClients, self._made_of
 
+    def with_settings(self, settings: Mapping[str, Scalar]) -> "AppClients":
+        """Return them with further settings, which go before these."""
+        app, names, offers, evaluate_config, own, node_config = self._made_of
+        return AppClients(app, names, offers, evaluate_config, {**(own or {}), **settings}, node_config)
+
     def __call__(self, message: Message, context: Context) -> AppOutcome:
         """Answer a message.
 
@@ -189,13 +194,21 @@ class AppClients:
         if strategy := str(config.get(keys.STRATEGY, "")):
             sent = section(config, strategy)
             known = STRATEGIES.load(strategy, node.allowed).Settings.keys()
-            named = {"strategy": strategy, **{f"{strategy}.{key}": sent[key] for key in sent if key in known}}
+            kept = store.read(_RUN)
+            before = kept.values if kept is not None and kept.values["strategy"] == strategy else {}
+            named = {
+                **before,
+                "strategy": strategy,
+                **{f"{strategy}.{key}": sent[key] for key in sent if key in known},
+            }
             store.write(_RUN, StoredRecord(named))
             run |= named
         elif of_us and (kept := store.read(_RUN)) is not None:
             run |= kept.values
         place = max(0, node.partition_id)
-        run["clients"] = max(place + 1, int(context.node_config.get("num-partitions", 1)), int(run.get("clients", 1)))
+        unseen = int(run.get("unseen-clients", 0))
+        total = max(place + 1, int(context.node_config.get("num-partitions", 1)), int(run.get("clients", 1)) + unseen)
+        run["clients"] = total - unseen
         owner = {key: value for key, value in context.node_config.items() if key in _OF_OWNER}
         owner |= {"client-id": client_identity(node, store), "partition-id": place}
         derived = Context(context.run_id, context.node_id, owner, context.state, run)
@@ -241,6 +254,10 @@ class VolunteerApp(ClientApp):
     def wrapped(self) -> Call:
         """The app in it."""
         return self._clients.app
+
+    def with_settings(self, settings: Mapping[str, Scalar]) -> "VolunteerApp":
+        """Return it with further settings, which go before its author's."""
+        return VolunteerApp(self._clients.with_settings(settings))
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Return the reply to a message; errors as `AppClients`."""

@@ -24,6 +24,7 @@ from fedappeal.settings.model import did_you_mean
 from fedappeal.settings.rounds import AUTO
 from fedappeal.settings.training import LearningRateSchedule
 from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
+from fedappeal.tasks.flower_app import FlowerApp, is_client_app
 from fedappeal.tasks.task import Task
 from strategies.rounds.algorithm import check_influence
 from strategies.rounds.shared import SharedSettings
@@ -125,7 +126,10 @@ class Plugins:
     @cached_property
     def task(self) -> Any:
         """The task's class or maker."""
-        return TASKS.find(self.config.task) if self.given.task is None else type(self.given.task)
+        if self.given.task is not None:
+            return type(self.given.task)
+        found = TASKS.find(self.config.task)
+        return FlowerApp if is_client_app(found) else found
 
     def settings_of(self, plugin: type[Plugin]) -> PluginSettings:
         """Return the settings of one plug-in, checked.
@@ -307,6 +311,8 @@ def _plugin_of_section(name: str, used: Iterable[str]) -> type[Plugin]:
     Raises:
         ConfigError: there is none.
     """
+    if name == FlowerApp.name:
+        return FlowerApp
     # Fedappeal's own first: for other names the entry points of every installed package are read.
     for registry in sorted(REGISTRIES, key=lambda registry: name not in registry.built_in):
         if name in registry.built_in or name in registry.names():

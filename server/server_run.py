@@ -16,7 +16,7 @@ from fedappeal.core.places import place
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.metric import column
-from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.protocol.packing import Arrays, Layout, array_record
 from fedappeal.record.columns import CARD as CARD_COLUMNS
 from fedappeal.record.columns import shown_in
 from fedappeal.record.folder import KIND, SUBMITTED, RunFolder, new_path, schedule_rounds, without_memory
@@ -59,6 +59,8 @@ def checked_initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule])
     Raises:
         ConfigError: if the file cannot be read, or clients would train arrays of their own by a rule that cannot.
     """
+    if (arrays := task.initial_arrays()) is not None:
+        return arrays
     whole = share_of(task) == ALL
     if config.initial_model and whole:
         return read_safetensors(Path(config.initial_model))[0]
@@ -119,6 +121,9 @@ def run(
             plugins = replace(plugins, config=config)
         plugins.check()
         task, strategy = task or plugins.load_task(data_dir), plugins.build()
+        of_app = (
+            task.initial_arrays() is not None
+        )  # it has its names and its order, and its run no configuration of ours
         arrays = checked_initial_arrays(config, task, plugins.rule)
         layout = Layout.of(arrays)
         strategy.check_model(layout.names)
@@ -129,10 +134,10 @@ def run(
             other_metrics=task.other_metrics,
             granted_nodes=frozenset(node for k, node in enumerate(nodes) if asks(k, config.clients)),
             layout=layout,
-            configured=True,
+            configured=not of_app,
         )
         rounds = Rounds(strategy, setup)
-        initial = layout.pack(arrays) if config.pack else layout.named(arrays)
+        initial = layout.pack(arrays) if config.pack and not of_app else array_record(arrays)
         del arrays  # as large as the model, for as long as the run takes
         config_record = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
         folder.identify({"task-fingerprint": task.fingerprint, keys.LAYOUT: layout.hash})
@@ -154,8 +159,8 @@ def run(
                 grid,
                 start.initial,
                 config.rounds,
-                train_config=ConfigRecord({**config_record, **scheduled}),
-                evaluate_config=config_record,
+                train_config=ConfigRecord({**task.config, **config_record, **scheduled}),
+                evaluate_config=ConfigRecord({**task.config, **config_record}),
                 evaluate_fn=central if evaluate else None,
                 hooks=recorder,
                 roll_call_config=ConfigRecord(

@@ -12,6 +12,7 @@ from fedappeal.cli.brief_help import brief_command
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import certs, federation_app, key
 from fedappeal.cli.options import with_groups, with_run_options
+from fedappeal.settings.config import ConfigError
 
 cli = typer.Typer(
     help="Federated learning for volunteers: clients decide whether to join, and the server trains so that they do.",
@@ -194,17 +195,22 @@ def simulate(
         str, typer.Option(help="of the evaluation of models that clients are sent (float32 | bfloat16)")
     ] = "float32",
     workers: Annotated[int, typer.Option(help="processes that share the clients out; 0 with --ray: one a node")] = 0,
+    app: Annotated[str, typer.Option(help="a Flower app's ClientApp, package.module:app, in place of a task")] = "",
+    arrays: Annotated[str, typer.Option(help="with --app: what returns its w_0, package.module:initial")] = "",
     options: groups.MachineOptions,
     watching: groups.WatchOptions,
     against: Against = "",
 ) -> None:
-    """Run a federation inside this process: the same apps, many virtual clients."""
+    """Run a federation inside this process: the same apps, many virtual clients; or a Flower app's with --app."""
     from fedappeal.cli.command_observers import observers_of
     from fedappeal.cli.start import plan_against, report_unused, show_against, start_simulations
     from fedappeal.runs.launch.in_process import InProcess
     from fedappeal.runs.plan import swept_plans
     from fedappeal.simulation.options import Simulation
 
+    if bool(app) != bool(arrays):
+        raise ConfigError(f"{'arrays' if app else 'app'} = '' is not allowed with {'app' if app else 'arrays'}")
+    settings |= {"task": app, "model": arrays} if app else {}
     observers, settings = observers_of(watching, settings)
     machine = options.machine()
     plans = swept_plans(settings, sweep or [], str(settings.get("out", "")), machine.data_dir)

@@ -193,6 +193,7 @@ class Registry(Generic[P]):
         built_in: ``module:Name`` by the name of each that comes with fedappeal.
         also: other forms of names, for messages.
         places: further modules of fedappeal's, whose classes a message or file may name.
+        instance: whether an object of an allowed package is a plug-in of this kind; None: none is.
     """
 
     kind: str
@@ -201,6 +202,7 @@ class Registry(Generic[P]):
     built_in: Mapping[str, str]
     also: str = ""
     places: tuple[str, ...] = ()
+    instance: Callable[[object], bool] | None = None
 
     @cached_property
     def base_class(self) -> type[P]:
@@ -300,6 +302,8 @@ class Registry(Generic[P]):
                 allowed package defines.
         """
         if isinstance(plugin, type) and issubclass(plugin, self.base_class):
+            return
+        if package and self.instance is not None and self.instance(plugin):
             return
         if package and isinstance(plugin, FunctionType) and f"{plugin.__module__}.".startswith(f"{package}."):
             return

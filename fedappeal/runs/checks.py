@@ -27,6 +27,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.socket_owner import NotTold, is_told
 from fedappeal.tasks import TASKS
+from fedappeal.tasks.flower_app import FlowerApp
 from fedappeal.tasks.share import ALL, AUTO, parts_of
 from server.build import NO_OBJECTS, Objects, named_plugins
 
@@ -57,6 +58,9 @@ def check_learns_here(plan: RunPlan, device: str, tried: bool = True) -> None:
     """
     check_device(device)
     plan.task.check()
+    if isinstance(plan.task, FlowerApp):
+        plan.task.initial_arrays()
+        return
     if not plan.resumes:
         check_initial_model(plan)
         if plan.config.share not in (AUTO, ALL):
@@ -163,6 +167,11 @@ def check_clients_take(plan: RunPlan) -> None:
     Raises:
         ConfigError: one line: what they refuse, such as an object that is neither a class nor a function.
     """
+    if plan.plugins.task is FlowerApp:
+        raise ConfigError(
+            f"task = '{plan.config.task}' is not allowed: a Flower app is simulated (`fedappeal simulate --app`), or "
+            "deployed by `flwr run`"
+        )
     _check_names(plan.config, Allowed.of(plan.plugins.packages()), plan.plugins.given)
 
 

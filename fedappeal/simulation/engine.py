@@ -18,15 +18,17 @@ from client.training.models import BFLOAT16, arrays_of
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.simulation.app_clients import app_clients
 from fedappeal.simulation.evaluation import BFloat16Participant, Flips
 from fedappeal.simulation.forms.choice import Choice, Problem, choose
 from fedappeal.simulation.in_process_grid import FIRST_NODE, Contexts, VirtualClients, clients_here
 from fedappeal.simulation.memory import SavedMemory
-from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.options import SEQUENTIAL, Simulation
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
 from fedappeal.simulation.process_wide import freeze_more, simulation_threads
 from fedappeal.simulation.workers.workers_grid import clients_on_workers
 from fedappeal.system.process_end import signals_taken, terminals, write_nowhere
+from fedappeal.tasks.flower_app import FlowerApp
 from fedappeal.tasks.share import parts_of as parts_of_model
 from fedappeal.tasks.share import share_of
 from fedappeal.tasks.task import Task
@@ -113,6 +115,8 @@ def choose_mode(
     Raises:
         ConfigError: where a form was asked for and is not possible; names the layer or the rule.
     """
+    if isinstance(task, FlowerApp):
+        return Choice(SEQUENTIAL, "the app itself trains")
     config, device = plugins.config, pick_device(simulation.device)
     cache = cache or Cache()
 
@@ -172,7 +176,7 @@ def simulate(
         _clients(plugins, simulation, run_task, cache, threads, folder, flips) as (grid, participants, taken),
     ):
         memory = None
-        if simulation.resumable:
+        if taken.resumable:
             memory = SavedMemory(folder, grid, participants, settings.evaluate_every, run_task.metric)
         with interrupts() as asked:
             watch = _Watch(on_round, on_model, asked, flips, VirtualClock.of_run(plugins, run_task))
@@ -194,6 +198,9 @@ def _clients(
     plugins: Plugins, simulation: Simulation, task: Task, cache: Cache, threads: int, folder: RunFolder, flips: Flips
 ) -> Iterator[tuple[VirtualClients, Participants | None, Simulation]]:
     """Yield a run's grid, its clients in this process, and their way to train."""
+    if isinstance(task, FlowerApp):
+        yield app_clients(task, plugins.config), None, replace(simulation, mode=SEQUENTIAL, resumable=False)
+        return
     contexts = Contexts(plugins, simulation.data_dir, simulation.device)
     device = pick_device(simulation.device)
     pool = None if simulation.shared_out else clients_data(plugins.config, task, contexts.clients, device)

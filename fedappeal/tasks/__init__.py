@@ -13,6 +13,7 @@ from fedappeal.core.faults import check_class, make_checked
 from fedappeal.core.places import reason, with_place
 from fedappeal.core.plugins import ALL, Allowed, Registry
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.flower_app import FlowerApp, is_client_app
 from fedappeal.tasks.task import Task
 
 __all__ = ["LIBRARIES", "MODELS", "TASKS", "is_own_model", "load_task"]
@@ -34,6 +35,7 @@ TASKS: Registry[Task] = Registry(
         "debian": "fedappeal.tasks.datasets.debian:Debian",
     },
     places=("fedappeal.hf", "fedappeal.reproductions.adagd.task"),
+    instance=is_client_app,
 )
 
 MODELS: Registry[Any] = Registry(
@@ -76,9 +78,12 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
             allowed, failed or returned another type; or the model's package is not allowed.
     """
     name = settings.task
-    if is_own_model(settings.model):
-        MODELS.maker(settings.model, allowed)
+    model = MODELS.maker(settings.model, allowed) if is_own_model(settings.model) else None
     build = TASKS.maker(name, allowed)
+    if is_client_app(build):
+        if model is None:
+            raise ConfigError(f"model = '{settings.model}' is not allowed with a Flower app: package.module:initial")
+        return FlowerApp(settings, data_dir, cast(Any, build), model)
     make = partial(build, settings, data_dir)
     if isinstance(build, type) and issubclass(build, Task):
         check_class(build)

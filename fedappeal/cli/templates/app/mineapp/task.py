@@ -61,3 +61,9 @@ def test(net: Net, data: Examples) -> tuple[float, float]:
     logits = net(data[0])
     accuracy = (logits.argmax(1) == data[1]).float().mean().item()
     return nn.functional.cross_entropy(logits, data[1]).item(), accuracy
+
+
+def initial() -> dict[str, Tensor]:
+    """Return w_0, for `fedappeal simulate --app mineapp.client_app:app --arrays mineapp.task:initial`."""
+    torch.manual_seed(0)
+    return Net().state_dict()

@@ -1,0 +1,31 @@
+"""The virtual clients of a Flower app."""
+
+from typing import cast
+
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+
+from client.app_learner import Names, Offers
+from client.volunteer import AppClients, VolunteerApp
+from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.simulation.in_process_grid import FIRST_NODE, RUN, InProcessGrid
+from fedappeal.tasks.flower_app import FlowerApp
+
+_OF_CLIENTS = {"participation", "goodwill", "requirement", "judge-on", "adaptation-steps", "seed", "clipping-norm"}
+"""Settings by which clients decide."""
+
+
+def app_clients(task: FlowerApp, config: RunConfig) -> InProcessGrid:
+    """Return the clients of an app, volunteers all; what the run's settings say goes before what its author wrote."""
+    app = task.app if isinstance(task.app, VolunteerApp) else VolunteerApp(AppClients(task.app, Names(), Offers()))
+    said = {field.replace("_", "-") for field in config.model_fields_set}
+    told = {key: value for key, value in config.as_config().items() if key in said & _OF_CLIENTS}
+    told |= {key: value for key, value in config.plugins if not key.startswith(f"{task.name}.")}
+    told |= {"clients": config.clients, "unseen-clients": config.unseen_clients}
+    volunteers, total = app.with_settings(told), config.clients + config.unseen_clients
+
+    def context(client: int) -> Context:
+        node: dict[str, Scalar] = {"partition-id": client, "num-partitions": total}
+        return Context(RUN, FIRST_NODE + client, node, RecordDict(), dict(task.config))
+
+    return InProcessGrid(cast(ClientApp, volunteers), total, context)
