@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flwr.app import Message
 
+from fedappeal.flower.node.objects import Parcel
 from tests.hostile.federation import Attacker, enrolled, federation, is_roll_call, is_train, sat_out
 
 TIMEOUT = 11.0
@@ -21,7 +22,7 @@ def slow(timers: list[threading.Timer], attacker: Attacker, message: Message) ->
     if not is_train(message):
         return answer
     wait = message.metadata.created_at + message.metadata.ttl - BEFORE_THE_DEADLINE - time.time()
-    timers.append(threading.Timer(max(0.0, wait), attacker.connection.reply, (answer, 0.0)))
+    timers.append(threading.Timer(max(0.0, wait), attacker.connection.reply, (Parcel.of(answer), 0.0)))
     timers[-1].start()
     return None
 
