@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -204,3 +204,18 @@ def test_influence_has_the_worst_measured_attack_of_each_row() -> None:
             honest = f"{row['honest']:.1f}" if "honest" in row else "-"
             expected.append([f"`{row['strategy']}`", str(len(row["seeds"])), worst, lost, honest])
         assert list(rows(f"{name}:", page)) == expected
+
+
+def test_what_the_superlinks_own_parts_give_is_the_median_of_the_committed_pairs() -> None:
+    runs = json.loads((DOCS / "superlink.json").read_text())["runs"]
+    keys = ("without", "one-by-one", "clients", "database", "repetition")
+    used = {tuple(run[key] for key in keys): run["superlink"] + run["serverapp"] for run in runs}
+
+    def ratio(part: str, clients: int) -> str:
+        apart = part == "traffic added up"  # with more to add up
+        pairs = [seconds / used["", *key[1:]] for key, seconds in used.items() if key[:3] == (part, apart, clients)]
+        return f"{median(pairs):.2f}" if pairs else ""
+
+    table = list(rows("without |", (DOCS / "benchmarks.md").read_text()))
+    assert table == [[part, *(ratio(part, clients) for clients in (5, 50, 200))] for part, *_ in table]
+    assert len(table) == 8

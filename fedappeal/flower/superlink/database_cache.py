@@ -1,21 +1,17 @@
-"""Caches a SQL-backed SuperLink's look-ups for a quarter of a second, and batches its traffic counters.
+"""Caches a SQL-backed SuperLink's look-ups for a quarter of a second.
 
-At every request for an object Flower looks up the node's key, ends expired tasks and looks up the run (a transaction
-that writes), and adds the object's bytes to the run's traffic (another one). Within a quarter of a second the answers
-are the same, and sums may be added up first. A SuperLink in memory does all that in microseconds and is left alone.
+At every request for an object Flower looks up the node's key, ends expired tasks and looks up the run, in a
+transaction that writes. Within a quarter of a second the answers are the same. A SuperLink in memory does all that in
+microseconds and is left alone.
 
-So a run that has just ended takes replies for up to `REMEMBERED` seconds more, and the traffic that Flower reports is
-up to `TRAFFIC_EVERY` seconds old; as much of it is lost when the SuperLink ends.
+So a run that has just ended takes replies for up to `REMEMBERED` seconds more.
 """
 
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from flwr.server.superlink.linkstate import SqlLinkState
-from flwr.supercore.logger import FLOWER_LOGGER
 from sqlalchemy import event
 
 from fedappeal.flower.processes import replace_name
@@ -23,8 +19,6 @@ from fedappeal.flower.versions import fleet_handlers
 
 REMEMBERED = 0.25
 """Seconds for which an answer is remembered."""
-TRAFFIC_EVERY = 1.0
-"""Seconds between two additions to the runs' traffic."""
 LOCKED_FOR = 60.0
 """Seconds for which one writer waits for another; after Flower's 5 a busy machine ends runs: "database is locked"."""
 
@@ -60,54 +54,12 @@ class Remembered(Generic[K, V]):
         self._answers, self._until = dict[K, V](), self._clock() + REMEMBERED
 
 
-class TrafficCounters:
-    """The runs' bytes that are not yet added to the database.
-
-    Args:
-        store: Flower's `store_traffic`.
-    """
-
-    def __init__(self, store: Callable[..., None]) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._runs: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-
-    def add(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
-        """Add to a run's counted bytes.
-
-        Arguments and errors as Flower's, but for a run that is not known.
-        """
-        if min(bytes_sent, bytes_recv) < 0 or bytes_sent == bytes_recv == 0:
-            self._store(run_id, bytes_sent=bytes_sent, bytes_recv=bytes_recv)  # raises
-        with self._lock:
-            run = self._runs[run_id]
-            run[0] += bytes_sent
-            run[1] += bytes_recv
-
-    def write(self) -> None:
-        """Add the batched bytes to the database."""
-        with self._lock:
-            runs = dict(self._runs)
-            self._runs.clear()
-        for run_id, (sent, received) in runs.items():
-            try:
-                self._store(run_id, bytes_sent=sent, bytes_recv=received)
-            except Exception:  # a figure for information, and nothing waits for it
-                FLOWER_LOGGER.warning("the traffic of run %s is not recorded", run_id)
-
-    def write_always(self) -> None:
-        """Write every `TRAFFIC_EVERY` seconds, without end."""
-        while True:
-            time.sleep(TRAFFIC_EVERY)
-            self.write()
-
-
 def _wait_longer(connection: Any, _: object) -> None:
     connection.execute(f"PRAGMA busy_timeout = {1000 * LOCKED_FOR:.0f}")
 
 
 def cache_database(state: Any) -> None:
-    """Cache a database link state's look-ups, and batch its traffic counters.
+    """Cache a database link state's look-ups.
 
     A link state in memory is left as it is.
     """
@@ -134,9 +86,6 @@ def cache_database(state: Any) -> None:
         key = (run_id, tuple(abort_status_list))
         return runs.get(key, lambda: check(run_id, abort_status_list, of), lambda problem: problem is None)
 
-    traffic = TrafficCounters(state.store_traffic)
     replace_name(state, "get_node_id_by_public_key", node_id)
     replace_name(state, "delete_node", delete)
-    replace_name(state, "store_traffic", traffic.add)
     replace_name(handlers, "check_abort", check_abort)
-    threading.Thread(target=traffic.write_always, name="traffic", daemon=True).start()

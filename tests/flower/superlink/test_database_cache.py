@@ -24,7 +24,6 @@ from fedappeal.flower.superlink.database_cache import (
     LOCKED_FOR,
     REMEMBERED,
     Remembered,
-    TrafficCounters,
     cache_database,
 )
 from fedappeal.flower.versions import fleet_handlers
@@ -35,9 +34,8 @@ ABORT = [Status.PENDING, Status.STARTING, Status.FINISHED]
 
 @pytest.fixture
 def state(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A link state in a database that is spared, whose traffic is written when the test says so."""
+    """A link state in a database that is spared."""
     monkeypatch.setattr(HANDLERS, "check_abort", HANDLERS.check_abort)  # put back after the test
-    monkeypatch.setattr(database_cache, "TRAFFIC_EVERY", 3600.0)
     monkeypatch.setattr(database_cache, "REMEMBERED", 3600.0)
     database = str(shutil.copy(empty_database, tmp_path))
     made: Any = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory()).state()
@@ -131,45 +129,11 @@ def test_an_answer_that_was_asked_for_before_all_were_forgotten_is_not_remembere
     assert remembered.get("a", lambda: 2, bool) == 2
 
 
-def test_traffic_adds_up_to_what_flower_would_have_recorded(state: Any, statements: list[str]) -> None:
-    run_id, _ = run_of(state)
-    statements.clear()
-    traffic = state.store_traffic.__self__
-    for _ in range(10):
-        state.store_traffic(run_id, bytes_sent=3, bytes_recv=0)
-        state.store_traffic(run_id, bytes_sent=0, bytes_recv=4)
-    assert statements == []
-    traffic.write()
-    assert len(statements) == 1
-    [run] = state.get_run_info(run_ids=[run_id])
-    assert (run.bytes_sent, run.bytes_recv) == (30, 40)
-    traffic.write()
-    [run] = state.get_run_info(run_ids=[run_id])
-    assert (run.bytes_sent, run.bytes_recv) == (30, 40)
-    with pytest.raises(ValueError, match="Negative traffic"):
-        state.store_traffic(run_id, bytes_sent=-1, bytes_recv=0)
-
-
-def test_the_traffic_of_a_run_that_is_not_known_fails_no_other_one() -> None:
-    stored = {}
-
-    def store(run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
-        if run_id == 1:
-            raise ValueError("Run 1 not found")
-        stored[run_id] = bytes_sent, bytes_recv
-
-    traffic = TrafficCounters(store)
-    for run_id in (1, 2):
-        traffic.add(run_id, bytes_sent=5, bytes_recv=0)
-    traffic.write()
-    assert stored == {2: (5, 0)}
-
-
 def test_a_state_in_memory_is_left_alone() -> None:
     made: Any = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory()).state()
     check = HANDLERS.check_abort
     cache_database(made)
-    assert "store_traffic" not in vars(made)
+    assert "get_node_id_by_public_key" not in vars(made)
     assert HANDLERS.check_abort is check
 
 
@@ -199,4 +163,3 @@ def test_flower_asks_by_what_is_replaced() -> None:
     """Fails where Flower asks in another way."""
     for handler in (HANDLERS.pull_object, HANDLERS.push_object, HANDLERS.push_messages):
         assert "check_abort(" in inspect.getsource(handler)
-        assert "state.store_traffic(" in inspect.getsource(handler)
