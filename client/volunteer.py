@@ -15,11 +15,12 @@ from flwr.clientapp import ClientApp
 from client import answers
 from client.answers import Question
 from client.app_learner import AppLearner, Attended, Names, Offers
+from client.approval import held_back
 from client.learner import Learners
 from client.outcome import ANSWERED, EVALUATED, JOINED, LEFT, Outcome
 from client.participant import Participant
 from client.roster import Participants, store_of
-from client.settings import NodeSettings
+from client.settings import ANY, NodeSettings
 from client.state.memory import client_identity
 from fedappeal.core.local_rule import LocalTrainingSettings, Store, StoredRecord
 from fedappeal.core.registry import STRATEGIES
@@ -121,6 +122,10 @@ class AppClients:
             ConfigError: it cannot be answered; one line for the server.
         """
         kind = message.metadata.message_type.removesuffix(".default")
+        node = _node_of(context.node_config)
+        question = Question(message, context, _unpack, LocalTrainingSettings.of)
+        if node.approve != ANY and (held := held_back(node, question, kind)) is not None:
+            return AppOutcome(**{**vars(held), "replied": held.reply(message)})
         if kind not in _HANDLED:
             return AppOutcome(ANSWERED, replied=self.app(message, context))
         ours, theirs = _divided(context)
@@ -134,8 +139,7 @@ class AppClients:
             context.state.update({PREFIX + name: record for name, record in ours.state.items()})
 
     def _answer(self, kind: str, message: Message, ours: Context, theirs: Context) -> AppOutcome:
-        place, owner = _place(ours.node_config), {k: v for k, v in ours.node_config.items() if k in _OF_OWNER}
-        node = NodeSettings.parse({**owner, **({"partition-id": place} if place >= 0 else {})})
+        node = _node_of(ours.node_config)
         store = store_of(node, ours)
         attended = self._attended(kind, message, theirs, store)
         config, names = message.content[attended.record[1]], attended.record
@@ -237,6 +241,12 @@ class AppClients:
         translated = Message(content, reply_to=message)
         translated.metadata.message_type = message.metadata.message_type
         return translated
+
+
+def _node_of(values: Mapping[str, Scalar]) -> NodeSettings:
+    """Return the owner's settings, without what names data: the app knows them."""
+    place, owner = _place(values), {key: value for key, value in values.items() if key in _OF_OWNER}
+    return NodeSettings.parse({**owner, **({"partition-id": place} if place >= 0 else {})})
 
 
 class VolunteerApp(ClientApp):

@@ -1,5 +1,6 @@
 """Any Flower ClientApp becomes a volunteer: under our strategies, and under Flower's own."""
 
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -9,7 +10,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
+from client.approval import approve
 from fedappeal.clientapp import volunteer
+from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from fedappeal.strategies import AdaGD, FedAvg, FedProx, MaxFL, RoundRecord, appeal_weight
@@ -283,3 +286,22 @@ def test_a_local_rule_that_an_app_does_not_know_is_refused_at_the_roll_call() ->
     grid, _ = federation([volunteer(numpy_app())])
     with pytest.raises(Exception, match="local-rule = 'prox' is not allowed for this client"):
         run(FedProx(start_timeout=5), grid, 1)
+
+
+def test_an_owner_who_wants_to_be_asked_is_asked_before_the_app_sees_anything(tmp_path: Path) -> None:
+    seen: Seen = []
+    grid, nodes = federation([volunteer(numpy_app()), volunteer(numpy_app(seen=seen))])
+    nodes[1].context.node_config |= {"approve": "asked", "state-dir": str(tmp_path)}
+    _, watch = run(FedAvg(min_clients=1), grid, 2)
+    assert [sorted(record.decisions.values()) for record in watch.records] == [["joined"], ["joined"]]
+    assert seen == []
+    (reply,) = nodes[1].replies
+    assert reply.content.config_records[keys.INFO][keys.APPROVAL] == keys.WAITING
+    be_sender(run_id=7, node_id=1, task_id=9)
+    for kind in ("train", "train.mine"):
+        with pytest.raises(ConfigError, match="waits for its owner's approval"):
+            nodes[1](Message(RecordDict({"arrays": initial(), "config": ConfigRecord()}), 11, kind))
+    approve(tmp_path, "7")
+    _, watch = run(FedAvg(min_clients=2), grid, 2)
+    assert [sorted(record.decisions.values()) for record in watch.records] == [["joined", "joined"]] * 2
+    assert seen
