@@ -19,6 +19,7 @@ after its latest round: a round that is run again begins as it did.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field
 
@@ -27,7 +28,7 @@ from fedappeal.core.algorithm import PersonalModels
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.local_rule import Store, TrainingJob, recall_before, remember_round
 from fedappeal.protocol.packing import Arrays
-from fedappeal.settings.config import NonNegative, Scalar
+from fedappeal.settings.config import ConfigError, NonNegative, RunConfig, Scalar
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
 from strategies.rounds.round import Model
@@ -77,6 +78,20 @@ class Ditto(FedAvg):
         """Ditto's settings."""
 
         personal_lambda: NonNegative = Field(1.0, description="lambda, how strongly v_k is held near; 0: not at all")
+
+    @classmethod
+    def check_run(cls, config: RunConfig, settings: Any) -> None:
+        """Refuse steps that move away from the minimum of the pull alone, whatever convex loss they meet.
+
+        Raises:
+            ConfigError: names both settings.
+        """
+        strength, rate = settings.personal_lambda, config.learning_rate
+        if rate * strength >= 2:
+            raise ConfigError(
+                f"ditto.personal-lambda = {strength:g} is not allowed with learning-rate = {rate:g}: less than "
+                f"{2 / rate:g} (2 / learning-rate)"
+            )
 
     class LocalRule(SGD):
         """SGD on the global model, which is sent, and on the client's own, which stays."""

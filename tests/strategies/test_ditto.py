@@ -146,6 +146,10 @@ def test_both_modes_and_sitting_out(tmp_path: Path) -> None:
 def test_what_is_not_allowed() -> None:
     with pytest.raises(ConfigError, match=r"^ditto\.personal-lambda = -1\.0 is not allowed"):
         Ditto(personal_lambda=-1.0)
+    line = r"^ditto\.personal-lambda = 20 is not allowed with learning-rate = 0\.1: less than 20 "
+    with pytest.raises(ConfigError, match=line):
+        check_settings(changed(CONFIG, ditto__personal_lambda=20.0, learning_rate=0.1))
+    check_settings(changed(CONFIG, ditto__personal_lambda=19.9, learning_rate=0.1))
     with pytest.raises(ConfigError, match="it has a rule of its own"):
         check_settings(changed(CONFIG, local_rule="sgd"))
     assert Ditto.LocalRule(Ditto.Settings()).gradients(7) == 14
