@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from fedappeal.flower.node.fleet import NotConnected
 from fedappeal.flower.node.fleet_http import HttpFleet
-from fedappeal.flower.superlink import database_cache, guarded_fleet
+from fedappeal.flower.superlink import guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import REPLIES_AT_LEAST, REPLIES_EACH
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.versions import fleet_handlers
@@ -35,7 +35,6 @@ def start(
     """Starts a SuperLink; a second time it has lost what was in memory."""
     handlers = fleet_handlers()
     monkeypatch.setattr(handlers, "check_abort", handlers.check_abort)  # put back after the test
-    monkeypatch.setattr(database_cache, "TRAFFIC_EVERY", 3600.0)
     in_memory = request.param == "memory"
     database = FLWR_IN_MEMORY_DB_NAME if in_memory else str(shutil.copy(empty_database, tmp_path))
     running: list[Iterator[Server]] = []
