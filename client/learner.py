@@ -4,6 +4,7 @@ A `Participant` decides; its learner learns, and knows nothing of requirements, 
 `client.training.task_learner.TaskLearner`. Another one derives from `Learner`, and writes three methods.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from client.limits.guard import Deadline
+from client.limits.guard import Deadline, Guard
 from client.limits.room import Room
 from client.settings import NodeSettings
 from client.training.sgd import SGD
@@ -23,6 +24,8 @@ from fedappeal.protocol.metric import ACCURACY
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.trained.card import ModelCard
+
+log = logging.getLogger("fedappeal.client")
 
 SPLITS = "splits"
 """Measures on training, held-out and test data apart; else `measure` has one answer for all."""
@@ -240,6 +243,11 @@ class Trains(Protocol):
 
     config: RunConfig
     learner: Learner
+    guard: Guard | None
+
+    @property
+    def examples(self) -> int:
+        """Number of its training examples."""
 
     def trained(self, arrays: Arrays, job: Job) -> Arrays:
         """Return a locally trained model, within the owner's limits."""
@@ -262,6 +270,18 @@ class LocalWarmUp:
     def _job(self, steps: int, learning_rate: float) -> Job:
         settings: Mapping[str, Scalar] = {"learning-rate": learning_rate, "local-steps": steps}
         return Job(SGD(), LocalTrainingSettings.of(settings, self._client.config.as_config()), "warm-up")
+
+    @property
+    def federated_steps(self) -> int:
+        """See `WarmUp`; at most the owner's ``max-steps``, which is said."""
+        client, config = self._client, self._client.config
+        training = LocalTrainingSettings.of(config.as_config())
+        share = min(1.0, config.clients_per_round / config.clients) if config.clients_per_round else 1.0
+        steps = round(config.scheduled_rounds * training.steps(client.examples) * share)
+        most = client.guard.limits.max_steps if client.guard is not None else 0
+        if 0 < most < steps:
+            log.info("solo.effort = equal would take %d steps: this client's max-steps = %d", steps, most)
+        return max(1, min(steps, most or steps))
 
     def train(self, steps: int, learning_rate: float) -> Arrays:
         """See `WarmUp`."""

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Literal
 
 from pydantic import Field
 
@@ -33,20 +34,24 @@ class Solo(RequirementKind):
         """The kind's settings."""
 
         steps: Count = Field(100, description="solo steps behind rho_k")
+        effort: Literal["set", "equal"] = Field(
+            "set", description="set: solo.steps; equal: as many steps as the client would train in the run"
+        )
         learning_rate: Positive = Field(0.1, description="their learning rate")
 
     def make(self, client: WarmUp) -> Requirement:
         """Train alone, and return the loss that this reaches."""
         settings = self.settings
+        steps = settings.steps if settings.effort == "set" else client.federated_steps
         solo: Arrays
         if client.holds_out:
             rho, solo, loss = math.inf, {}, math.nan
-            for model in client.path(settings.steps, settings.learning_rate):
+            for model in client.path(steps, settings.learning_rate):
                 if (loss := client.judged_loss(model)) < rho:
                     rho, solo = loss, model
             rho = rho if math.isfinite(loss) else loss  # a training that diverges is no requirement
         else:
-            solo = client.train(settings.steps, settings.learning_rate)
+            solo = client.train(steps, settings.learning_rate)
             rho = client.train_loss(solo)
         return Requirement(rho, dict(solo), client.test_score(solo))
 
@@ -131,8 +136,17 @@ def requirement_key(
         general = ("batch-size", "momentum", "weight-decay", "seed", "loss-mode")
         settings = config.as_config()
         training = {**{key: settings[key] for key in general}, "client": client, "initial": initial}
-    split = ("held-out",) if config.holds_out else ()
-    text = repr((kind.name, kind.settings.as_config(), training, task, data, layout, *split))
+    own, more = kind.settings.as_config(), ("held-out",) if config.holds_out else ()
+    if own.pop("effort", "set") == "equal":  # without it a requirement has the name that earlier versions gave it
+        run = (
+            config.scheduled_rounds,
+            config.local_steps,
+            config.local_epochs,
+            config.clients_per_round,
+            config.clients,
+        )
+        more = (*more, *map(str, run))
+    text = repr((kind.name, own, training, task, data, layout, *more))
     return "requirement-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -116,6 +116,10 @@ class Requirement:
 class WarmUp(Protocol):
     """The training and data that a requirement may use before the first round."""
 
+    @property
+    def federated_steps(self) -> int:
+        """The steps that the client would train in the run, if it joined each round that asks it."""
+
     def train(self, steps: int, learning_rate: float) -> Arrays:
         """Return the model that the client trains alone from w_0."""
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from client.learner import LocalWarmUp
+from client.limits.guard import Guard
 from client.requirement import Fixed, MetricReached, Solo, made, read_requirement, requirement_key, stored_requirement
 from client.settings import NodeSettings
 from client.state.store import DiskStore
@@ -88,6 +90,31 @@ def test_a_fixed_requirement_trains_nothing(tmp_path: Path, monkeypatch: pytest.
     assert requirement.solo == {}
 
 
+EQUAL = {"solo__effort": "equal", "rounds": 6, "local_steps": 5, "clients_per_round": 2}
+"""Two of four clients a round: 6 x 5 / 2 steps."""
+
+
+def test_an_equal_effort_is_the_steps_of_the_run(tmp_path: Path) -> None:
+    equal, as_many = changed(CONFIG, **EQUAL), changed(CONFIG, solo__steps=15)
+    one, other = (participant_of(c, NODE, DiskStore(tmp_path / str(n))) for n, c in enumerate((equal, as_many)))
+    initial = arrays_of(one.learner.task.initial_model(0))
+    assert one.begin_run("k", initial).rho == other.begin_run("k", initial).rho
+    # A run that continues to more rounds asks for no more of its clients than it began with.
+    longer = participant_of(equal.continued(60), NODE, DiskStore(tmp_path / "0"))
+    assert longer.requirement("k").rho == one.requirement("k").rho
+
+
+def test_an_owners_limit_caps_an_equal_effort_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    volunteer = participant_of(changed(CONFIG, **EQUAL), NODE, DiskStore(tmp_path))
+    volunteer.guard = Guard(None, "max-steps=7")
+    volunteer.guard.limits = volunteer.guard.limits_now()
+    with caplog.at_level("INFO", logger="fedappeal.client"):
+        assert LocalWarmUp(volunteer, {}).federated_steps == 7
+    assert caplog.messages == ["solo.effort = equal would take 15 steps: this client's max-steps = 7"]
+
+
 BASE = ("task", "data", "layout", "initial", "client")
 
 
@@ -101,6 +128,7 @@ def key(config: RunConfig = CONFIG, rest: tuple[str, ...] = BASE) -> str:
     [
         ({"solo__steps": 21}, ()),
         ({"solo__learning_rate": 0.3}, ()),
+        ({"solo__effort": "equal"}, ()),
         ({"batch_size": 8}, ()),
         ({"momentum": 0.5}, ()),
         ({"weight_decay": 0.5}, ()),
@@ -293,3 +321,9 @@ def test_a_strategy_that_compares_losses_refuses_an_accuracy_at_the_start(strate
         f"requirement = 'metric' is not allowed with strategy = '{strategy}': it compares a client's loss with "
         "rho_k, which has to be a loss (solo, fixed)"
     )
+
+
+@pytest.mark.parametrize("more", [{"rounds": 7}, {"local_steps": 6}, {"clients_per_round": 3}])
+def test_the_key_of_an_equal_effort_holds_what_it_is_equal_to(more: dict[str, Scalar]) -> None:
+    assert key(changed(CONFIG, **EQUAL)) != key(changed(CONFIG, **{**EQUAL, **more}))
+    assert key(changed(CONFIG, **more)) == key(), "a set effort depends on none of it"
