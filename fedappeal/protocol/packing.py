@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from io import BytesIO
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -265,18 +265,18 @@ def view(array: "Array") -> NDArray[np.generic]:
     """Return a read-only view of a Flower array's bytes, without a copy.
 
     Raises:
-        ValueError: if the bytes are not a NumPy array in C order, or are cut short.
+        ValueError: if the bytes are not a NumPy array, or are cut short.
     """
     if array.stype != "numpy.ndarray":
         raise ValueError(f"array has serialization type {array.stype!r}; allowed: 'numpy.ndarray'")
     data = memoryview(array.data).toreadonly()
     # NumPy parses the header as Python, which takes longer than all else here: equal headers are parsed once.
     size = 10 + int.from_bytes(data[8:10], "little") if bytes(data[6:8]) == b"\x01\x00" else 4096
-    shape, dtype, offset = _parsed_header(bytes(data[: min(size, 4096)]))
+    shape, dtype, offset, order = _parsed_header(bytes(data[: min(size, 4096)]))
     count = math.prod(shape)
     if len(data) - offset != count * dtype.itemsize:
         raise ValueError(f"array of shape {shape} and dtype {dtype} has {len(data) - offset} bytes")
-    return np.frombuffer(data, dtype=dtype, count=count, offset=offset).reshape(shape)
+    return np.frombuffer(data, dtype=dtype, count=count, offset=offset).reshape(shape, order=order)
 
 
 def flower_array(values: NDArray[np.generic]) -> "Array":
@@ -311,7 +311,7 @@ def _npy_head(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _parsed_header(start: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic], int]:
+def _parsed_header(start: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic], int, Literal["C", "F"]]:
     head = BytesIO(start)
     try:
         version = np.lib.format.read_magic(head)
@@ -321,9 +321,9 @@ def _parsed_header(start: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic],
         raise ValueError(f"array has an unreadable header: {type(error).__name__}") from None
     if not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"array with shape {shape} is not allowed")
-    if dtype.hasobject or (fortran_order and len(shape) > 1):
-        raise ValueError(f"array with dtype {dtype} and fortran_order={fortran_order} is not allowed")
-    return shape, dtype, head.tell()
+    if dtype.hasobject:
+        raise ValueError(f"array with dtype {dtype} is not allowed")
+    return shape, dtype, head.tell(), "F" if fortran_order else "C"  # as scikit-learn's coefficients are
 
 
 def content_hash(record: "ArrayRecord") -> str:

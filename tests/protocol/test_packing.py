@@ -105,7 +105,7 @@ def test_view_of_a_garbled_header_is_a_value_error_or_the_same_bytes(position: i
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3,",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 3), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (3,), }",
-        "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 1), }",
+        "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 2), }",
         "{'descr': '|V0', 'fortran_order': False, 'shape': (3,), }",
         "(" * 3000,
     ],
@@ -115,6 +115,13 @@ def test_view_refuses_a_hostile_header(header: str) -> None:
     start = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little")
     with pytest.raises(ValueError):
         view(raw(start + text + bytes(12)))
+
+
+def test_view_reads_an_array_in_fortran_order() -> None:
+    values = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    seen = view(Array(values))
+    assert seen.tolist() == values.tolist()
+    assert seen.reshape(-1).tolist() == list(range(6))
 
 
 def test_view_refuses_another_serialization() -> None:
