@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from numpy.typing import NDArray
 
 from client.learner import GRADIENT, PATH, SPLITS, Job, Learner, NotReady, Sent
+from client.limits.disclosure import Disclosure
 from fedappeal.core.local_rule import LocalRule, Store, StoredRecord
 from fedappeal.core.requirement import Evaluation
 from fedappeal.flower.messages import seconds_left
@@ -61,6 +62,11 @@ class Names:
             others.pop(key, None)
         value = float("nan") if score is None else float(_number(metrics, score))
         return Evaluation(float(_number(metrics, loss)), value, metric, others)
+
+    def judged(self, metrics: MetricRecord, loss: bool) -> set[str]:
+        """Return the names of the metric and, where it may be told, of the loss."""
+        names = {self._one(metrics, self.metric, _ACCURACY)} - {self._one(metrics, self.loss, _LOSS)}
+        return {name for name in names | {self._one(metrics, self.loss, _LOSS) if loss else None} if name is not None}
 
     def count(self, metrics: MetricRecord, kind: str) -> int:
         """Return the number of examples of an answer.
@@ -277,6 +283,25 @@ class AppLearner(Learner):
             return {}
         metrics = _single(self.joined, MetricRecord, MessageType.TRAIN)[1]
         return self._offers.allowed({key: float(v) for key, v in metrics.items() if not isinstance(v, list)})
+
+    def let_out(self, reply: Message, discloses: Disclosure | None = None) -> Message:
+        """Return an app's reply with what may be told alone: all of it, where no owner says.
+
+        Args:
+            reply: to a strategy that knows no volunteers.
+            discloses: of an answer to EVALUATE: what else its owner lets it tell; None: it is a joined round's.
+        """
+        if self._offers.tells is None:
+            return reply
+        name, metrics = _single(reply, MetricRecord, "reply")
+        numbers = {key: value for key, value in metrics.items() if not isinstance(value, list)}
+        told = set(self._offers.tells) | (set() if discloses is None else self._names.judged(metrics, discloses.loss))
+        if discloses is not None and not discloses.node.answer_evaluate:
+            told = set()
+        kept = {key: value for key, value in numbers.items() if key in told | {self._names.examples}}
+        models = {} if discloses is not None else dict(reply.content.array_records)
+        reply.content = RecordDict({**models, name: MetricRecord(kept)})
+        return reply
 
     def record(self, arrays: Arrays) -> ArrayRecord:
         """Return arrays as a record, in the order in which the model was sent."""

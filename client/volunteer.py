@@ -127,6 +127,9 @@ class AppClients:
         if node.approve != ANY and (held := held_back(node, question, kind)) is not None:
             return AppOutcome(**{**vars(held), "replied": held.reply(message)})
         if kind not in _HANDLED:
+            if self._offers.tells is not None:  # what its own functions would answer, no owner has allowed
+                allowed = ", ".join(_HANDLED)
+                raise ConfigError(f"message-type = '{kind}' is not allowed for an app that its owner runs: {allowed}")
             return AppOutcome(ANSWERED, replied=self.app(message, context))
         ours, theirs = _divided(context)
         if self._node_config is not None:
@@ -152,7 +155,7 @@ class AppClients:
         if kind == MessageType.EVALUATE and not of_us:
             reply = self.app(message, theirs)
             learner.note(reply, "" if self._offers.splits else f"/{content_hash(attended.model)}")
-            return AppOutcome(EVALUATED, replied=reply)
+            return AppOutcome(EVALUATED, replied=learner.let_out(reply, client.discloses))
         question = Question(translated, ours, _unpack, LocalTrainingSettings.of)
         answer = {MessageType.QUERY: answers.enrol, MessageType.TRAIN: answers.train}.get(kind, answers.evaluate)
         outcome = answer(client, question)
@@ -313,6 +316,6 @@ def _stock_reply(message: Message, outcome: Outcome, learner: AppLearner) -> Mes
     """Return the reply to a strategy that knows no volunteers: the app's own, or an error."""
     if outcome.what == JOINED:
         assert learner.joined is not None
-        return Message(RecordDict(dict(learner.joined.content)), reply_to=message)
+        return learner.let_out(Message(RecordDict(dict(learner.joined.content)), reply_to=message))
     code = LEFT_ERROR if outcome.what == LEFT else SAT_OUT_ERROR
     return Message(Error(code, outcome.why or f"volunteer: {outcome.what}"), reply_to=message)

@@ -208,6 +208,30 @@ def test_its_update_is_clipped_its_claims_are_not_ours_and_what_it_invents_stays
     assert ("invented" in metrics) == told
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "told"),
+    [
+        ("train", {}, {"num-examples"}),
+        ("train", {"tell": "invented"}, {"num-examples", "invented"}),
+        ("evaluate", {}, {"num-examples", "loss"}),
+        ("evaluate", {"tell": "invented"}, {"num-examples", "loss", "invented"}),
+    ],
+)
+def test_a_server_that_asks_as_a_stock_strategy_is_told_no_more(
+    code: Path, tmp_path: Path, kind: str, settings: dict[str, object], told: set[str]
+) -> None:
+    answer, owner = clients(tmp_path, **settings)
+    place = Context(7, 3, owner.as_config(), RecordDict(), {})
+    try:
+        reply = answer(message(kind), place).reply(message()).content
+        with pytest.raises(ConfigError, match=r"message-type = 'query\.secrets' is not allowed"):
+            answer(message("query.secrets"), place)
+    finally:
+        answer.app.end()
+    assert set(reply) == ({"arrays", "metrics"} if kind == "train" else {"metrics"})
+    assert set(reply["metrics"]) == told
+
+
 def test_frames_carry_what_records_hold() -> None:
     arrays = ArrayRecord({"a": Array(np.arange(3.0)), "b": Array(np.array(7, np.int8))})
     config = ConfigRecord({"t": "x", "b": b"\x00\xff", "l": [1, 2], "f": 0.1, "yes": True})
