@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import struct
-import subprocess  # nosec B404
+import subprocess  # nosec B404 # our own modules alone
 import sys
 import tempfile
 import threading
@@ -171,6 +171,11 @@ class AppProcess:
         context.state.clear()
         context.state.update(records.get("state", RecordDict()))
         return Message(records["content"], reply_to=message)
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None: there is none."""
+        return None if self._process is None else self._process.pid
 
     def end(self) -> int | None:
         """End the process; return its exit code."""

@@ -9,6 +9,7 @@ import ctypes
 import os
 import resource
 import runpy
+import subprocess  # nosec B404 # this file alone
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,6 +30,10 @@ _NO_NEW_PRIVILEGES = 38
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/proc", "/sys")
 """What any Python program reads."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
+
+
+_CONFINED = 77
+"""Exit code of a process that was confined to see whether it can be."""
 
 
 class NotConfined(RuntimeError):
@@ -56,19 +61,11 @@ def can_confine() -> str:
     """Return why this system cannot confine a process; empty: it can."""
     if sys.platform != "linux":
         return "only Linux has Landlock"
-    read, write = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            confine((), "/nowhere")
-            os.write(write, b"-")
-        except BaseException as error:  # whatever it is, it is told
-            os.write(write, str(error).encode()[:200] or b"it failed")
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        said = pipe.read().decode()
-    os.waitpid(child, 0)
-    return "" if said == "-" else said or "it ended"
+    # Not in a fork: a library may start threads in one, and a process with threads cannot be confined.
+    words = [sys.executable, "-P", "-m", __name__, "", "/nowhere", "0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    tried = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)  # nosec B603 # this file
+    return "" if tried.returncode == _CONFINED else tried.stderr.strip()[-200:] or f"exit code {tried.returncode}"
 
 
 def confine(readable: Iterable[str], writable: str, memory: int = 0) -> None:
@@ -128,11 +125,14 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 if __name__ == "__main__":
-    readable, writable, memory, module, *rest = sys.argv[1:]
+    readable, writable, memory, *words = sys.argv[1:]
     try:
         confine(readable.split(os.pathsep), writable, int(memory))
     except NotConfined as refused:
         print(refused, file=sys.stderr)
         sys.exit(2)
+    if not words:  # to see whether it can be done
+        sys.exit(_CONFINED)
+    module, *rest = words
     sys.argv = [module, *rest]
     runpy.run_module(module, run_name="__main__")

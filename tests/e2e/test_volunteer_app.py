@@ -35,7 +35,7 @@ def flwr_run(marked: Marked, superlink: SuperLink, folder: Path, *options: str) 
 def check_rounds(said: str, number: int) -> None:
     rounds = [(int(n), float(accuracy), float(appeal)) for n, accuracy, appeal in ROUND.findall(said)]
     assert [n for n, _, _ in rounds] == list(range(1, number + 1)), said[-4000:]
-    assert rounds[-1][1] > rounds[0][1], "the model learns"
+    assert rounds[-1][1] > 0.3, "the model learns: w_0 guesses one digit in ten"
 
 
 def test_on_stock_supernodes(marked: Marked, tmp_path: Path) -> None:

@@ -297,6 +297,7 @@ def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> N
         "maxfl.step-sizes": "set",
         "heeds.patience": 3,
         "solo.steps": 100,
+        "solo.effort": "set",
         "solo.learning-rate": 0.1,
     }
     assert {key: value for key, value in found.items() if "." not in key} == run_config(

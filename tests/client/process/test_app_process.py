@@ -133,8 +133,10 @@ def test_it_sees_its_data_and_nothing_else(process: AppProcess, tmp_path: Path) 
 
 def test_one_that_never_returns_is_ended_with_all_that_it_started(process: AppProcess) -> None:
     process(message(), context())
-    before = psutil.Process().children(recursive=True)
-    assert before
+    assert process.pid is not None
+    first = psutil.Process(process.pid)
+    before = [first, *first.children(recursive=True)]
+    assert len(before) == 2, "the process, and the first of its namespace"
     with pytest.raises(ConfigError, match="the app's process did not answer in time, and was ended"):
         process(message(what="sleep", ttl=3), context())
     _, alive = psutil.wait_procs(before, timeout=10)
@@ -172,7 +174,7 @@ def test_memory_beyond_the_owners_limit_is_refused(code: Path) -> None:
 def test_a_flood_of_output_is_cut(process: AppProcess, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="fedappeal.client"):
         assert process(message(what="flood"), context()).has_content()
-    assert len(caplog.messages) <= 201
+    assert 0 < sum(message.startswith("app: line") for message in caplog.messages) <= 200
 
 
 def test_a_state_folder_below_what_the_app_reads_is_refused(code: Path, tmp_path: Path) -> None:

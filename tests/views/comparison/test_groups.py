@@ -85,7 +85,14 @@ def test_a_run_records_the_settings_that_it_uses_before_the_others() -> None:
     for record in (settings, again, json.loads(json.dumps(again))):
         used = used_settings(record)
         assert {key for key in used if "." in key} == {
-            *("maxfl.server-lr", "maxfl.stabilizer", "maxfl.step-sizes", "solo.steps", "solo.learning-rate")
+            *(
+                "maxfl.server-lr",
+                "maxfl.stabilizer",
+                "maxfl.step-sizes",
+                "solo.steps",
+                "solo.effort",
+                "solo.learning-rate",
+            )
         }
         assert "defect.leave-below" in record
         assert used.keys() >= set(RunConfig.keys())
