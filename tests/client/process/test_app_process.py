@@ -55,6 +55,8 @@ def train(message: Message, context: Context) -> Message:
         told["home"] = tried(lambda: os.listdir(os.path.expanduser("~root")))
         told["writes"] = tried(lambda: Path(str(place["data"])).write_text("mine"))
         told["network"] = tried(lambda: socket.create_connection(("127.0.0.1", int(place["port"])), 2))
+        told["listener"] = tried(lambda: socket.socket(socket.AF_UNIX).connect(str(place["listener"])))
+        told["pair"] = tried(socket.socketpair)
         told["signal"] = tried(lambda: os.kill(int(place["client"]), 0))
         told["own"] = tried(lambda: Path("mine").write_text("mine"))
     if what == "sleep":
@@ -116,16 +118,20 @@ def test_it_sees_its_data_and_nothing_else(process: AppProcess, tmp_path: Path) 
     import socket
 
     (tmp_path / "state").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    listener = str(tmp_path / "listener")  # as a container's or a desktop's daemon has one
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as of_file:
+        of_file.bind(listener)
+        of_file.listen()
         place = context(
             data=str(tmp_path / "data"),
             state=str(tmp_path / "state"),
             port=server.getsockname()[1],
             client=os.getpid(),
+            listener=listener,
         )
         told = process(message(what="look"), place).content["metrics"]
-    allowed = {"data": 1, "own": 1}
-    refused = dict.fromkeys(("state", "home", "writes", "network", "signal"), -1)
+    allowed = {"data": 1, "own": 1, "pair": 1}
+    refused = dict.fromkeys(("state", "home", "writes", "network", "listener", "signal"), -1)
     assert {key: told[key] for key in (*allowed, *refused)} == {**allowed, **refused}
     assert (tmp_path / "data").read_text() == "examples"
     assert place.state["seen"]["calls"] == 1, "its own context lasts"
