@@ -51,6 +51,8 @@ from fedappeal.system.clock import CLOCK
 LARGEST_CACHE = 256 * 2**20
 """Bytes of objects that are kept."""
 _HEARTBEAT_EVERY = 7.0
+_AFTER_SILENCE = 0.1
+"""Seconds for which a poll is held after one that failed: that the SuperLink answers again is known at once."""
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
 _MOST_OBJECTS = 10_000
@@ -159,7 +161,7 @@ class FleetConnection:
         self.run_settings = lru_cache(maxsize=KEPT_RUNS)(self._pull_settings)
         self._unconfirmed: deque[tuple[float, int, str]] = deque()
         self._half: Announcement | None = None
-        self._forgotten = False
+        self._forgotten, self._answers = False, True
         self._closed = threading.Event()
         self._closing = threading.Lock()
         self.traffic = traffic or Traffic()
@@ -180,9 +182,11 @@ class FleetConnection:
         """
         if self._forgotten:
             raise NodeForgotten(f"the SuperLink at {self._fleet.address} does not know this node any more")
+        hold, self._answers = hold if self._answers else min(hold, _AFTER_SILENCE), False
         with clock_measured(self._fleet):
             # The SuperLink hands a message out once: one that could not be pulled whole is not asked for again.
             message = self._half or self._fleet.pull(self.node_id, hold, partial(self._still, waits))
+            self._answers = True
             if message is None:
                 self._confirm_due()
                 return None

@@ -35,6 +35,8 @@ LOOK_UP = 0.25
 """Seconds between two questions whether a held call is still waited for."""
 SIDE_BY_SIDE = 8
 """Calls at one time: the SuperLink holds what is on its way, of a large model as much again as its store."""
+SILENT = 20
+"""Seconds after which the system ends a connection whose other end acknowledges nothing."""
 LARGEST_OBJECT = 32 * 2**20
 """Most bytes of one answer that are taken in; Flower cuts arrays into pieces of 5 MiB."""
 UNKNOWN_NODE = "Invalid node ID"
@@ -76,11 +78,19 @@ class FleetApi(ABC):
         self._signer = Signer(key)
         self._signed_at = -_SIGNATURE_LASTS
         self._headers: Headers = []
+        self._renewed = 0
         self._prepare(insecure, root_certificates)
 
     @abstractmethod
     def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
         """Prepare the transport's connection."""
+
+    def _renew(self) -> None:
+        """Let no later call use what is connected now, over which an answer did not come in time.
+
+        A router may have forgotten it without a word. A held poll is given up; any other call goes on.
+        """
+        self._renewed += 1
 
     @abstractmethod
     def _call(self, method: str, request: Any, timeout: float = TIMEOUT) -> Any:
@@ -213,11 +223,13 @@ class FleetApi(ABC):
 
     def _held(self, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
         """Return the answer to a held poll; None if it is no longer waited for."""
-        call = self._begin(_POLL, request, hold)
+        call, renewed = self._begin(_POLL, request, hold), self._renewed
         try:
             while waits():
                 with suppress(TimeoutError):
                     return self._result(call, LOOK_UP)
+                if self._renewed != renewed:
+                    raise self._error(HTTPStatus.SERVICE_UNAVAILABLE, "", "")
         finally:
             self._give_up(call)
         return None

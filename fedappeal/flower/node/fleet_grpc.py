@@ -1,6 +1,7 @@
 """The Fleet API over gRPC."""
 
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -32,7 +33,11 @@ _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 3000),
     ("grpc.use_local_subchannel_pool", 1),
+    # A keepalive makes gRPC set TCP_USER_TIMEOUT. Heartbeats are the pings: others are too rare for a server to mind.
+    ("grpc.keepalive_time_ms", 3_600_000),
+    ("grpc.keepalive_timeout_ms", 1000 * api.SILENT),
 ]
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """What a gRPC client says first: the HTTP/2 preface and an empty SETTINGS frame."""
@@ -47,11 +52,15 @@ class GrpcFleet(api.FleetApi):
     """The calls of the Fleet API over a gRPC channel, with Flower's `FleetStub`."""
 
     def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
-        if insecure:
-            self._channel = grpc.insecure_channel(self.address, _CHANNEL_OPTIONS)
-        else:
+        self._connect = partial(grpc.insecure_channel, self.address, _CHANNEL_OPTIONS)
+        if not insecure:
             credentials = grpc.ssl_channel_credentials(root_certificates)
-            self._channel = grpc.secure_channel(self.address, credentials, _CHANNEL_OPTIONS)
+            self._connect = partial(grpc.secure_channel, self.address, credentials, _CHANNEL_OPTIONS)
+        self._renew()
+
+    def _renew(self) -> None:
+        super()._renew()
+        self._channel = self._connect()  # gRPC closes the one before with its last call
         self._stub: Any = FleetStub(self._channel)
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
@@ -93,6 +102,8 @@ class GrpcFleet(api.FleetApi):
             raise self._explain(error) from None
 
     def _explain(self, error: Any) -> Exception:
+        if error.code() in _LOST:
+            self._renew()
         return self._error(_status(error), str(error.details() or ""), error.code().name)
 
 

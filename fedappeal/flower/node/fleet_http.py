@@ -4,6 +4,7 @@ import http.client
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +26,8 @@ from fedappeal.flower.node.tls import split_address, trusting
 
 MEDIA_TYPE = "application/protobuf"
 _CHUNK = 1 << 20
+_TCP = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 1000 * api.SILENT}
+"""What ends a connection within `SILENT`, where the system has it: seconds, a count, milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class HttpFleet(api.FleetApi):
 
         The connection may then be used again.
         """
-        keep = False
+        keep, until = False, time.monotonic() + timeout
         late = threading.Timer(timeout, self._hang_up, [connection])  # a socket's own timeout is for each piece
         late.daemon = True
         late.start()
@@ -126,6 +129,7 @@ class HttpFleet(api.FleetApi):
             connection.timeout = timeout
             if connection.sock is None:
                 connection.connect()
+                _watch(connection.sock)
             connection.sock.settimeout(timeout)
             self._busy[connection] = connection.sock
             with suppress(ConnectionError):  # one that refuses a request need not read all of it
@@ -135,7 +139,9 @@ class HttpFleet(api.FleetApi):
             keep = response.isclosed()
             too_large = len(received) > api.LARGEST_OBJECT
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else response.status, received
-        except (OSError, http.client.HTTPException, ValueError):
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, TimeoutError) or time.monotonic() >= until:
+                self._renew()
             raise self._no_answer() from None
         finally:
             late.cancel()
@@ -146,6 +152,13 @@ class HttpFleet(api.FleetApi):
                     self._idle.append(connection)
             if not keep:
                 connection.close()
+
+    def _renew(self) -> None:
+        super()._renew()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     def _take(self) -> http.client.HTTPConnection:
         """Return an open connection, or a new one."""
@@ -203,6 +216,14 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     if response.length and size <= api.LARGEST_OBJECT:
         raise http.client.IncompleteRead(b"")
     return b"".join(parts)
+
+
+def _watch(connected: Any) -> None:
+    """Let the system end a connection that has become silent."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _TCP.items():
+        if option := getattr(socket, name, None):
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _is_readable(opened: socket.socket) -> bool:

@@ -1,11 +1,13 @@
 """The Fleet API against Flower's real servicer over each transport, and against ours: each call and each error."""
 
+import os
 import socket
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -13,7 +15,7 @@ from flwr.supercore.inflatable.inflatable_object import get_object_id
 
 from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node import fleet as api
-from fedappeal.flower.node import signing
+from fedappeal.flower.node import fleet_api, signing
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.fleet_http import HttpFleet
 from fedappeal.flower.node.objects import Parcel, inflate
@@ -179,3 +181,14 @@ def test_a_superlink_that_is_not_there_does_not_answer(transport: type[GrpcFleet
     fleet.close()
     with pytest.raises(ValueError if transport is GrpcFleet else api.NotAnswering):
         fleet.deactivate(5, 0.5)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+def test_the_system_ends_a_connection_that_nobody_acknowledges(any_server: Server) -> None:
+    any_server.node()
+    port = int(any_server.address.rpartition(":")[2])
+    opened = [at.fd for at in psutil.Process().net_connections("tcp") if at.raddr and at.raddr[1] == port]
+    assert opened
+    for number in opened:
+        with socket.socket(fileno=os.dup(number)) as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * fleet_api.SILENT

@@ -12,7 +12,8 @@ from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 
 from fedappeal.flower.messages import be_sender, error_reply
-from fedappeal.flower.node.fleet import Announcement, MessageDropped, NodeForgotten
+from fedappeal.flower.node import fleet_api
+from fedappeal.flower.node.fleet import Announcement, MessageDropped, NodeForgotten, NotAnswering
 from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.objects import Parcel
 from fedappeal.flower.superlink import guarded_fleet, held_polls
@@ -20,6 +21,7 @@ from fedappeal.flower.superlink.guarded_fleet import flower, guard_fleet_api
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.superlink.held_polls import Poll as HeldPoll
 from tests.flower.conftest import Server, app_of, serve, serve_app, states_of_a_superlink
+from tests.silent_router import silent_router
 
 HOLD = 20.0
 
@@ -176,6 +178,27 @@ def test_a_message_that_was_pulled_or_answered_is_not_handed_out_again(holding: 
     be_sender(run_id, node, 1)
     fleet.push(node, Parcel.of(error_reply("no memory", second)), 0.0)
     assert fleet.pull(node, 0.3) is None
+
+
+def test_connections_that_a_router_has_forgotten_are_replaced(
+    holding: Server, polls: HeldPolls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_api, "_HEARTBEAT_TIMEOUT", 0.5)
+    with silent_router(holding.address) as router:
+        holding.address = router.address
+        fleet, node = holding.node()
+        run_id = holding.start_run()
+        poll = Poll(fleet, node)
+        until(lambda: polls.held == 1)
+        assert fleet.heartbeat(node, 10.0)
+        router.forget()
+        with pytest.raises(NotAnswering):
+            fleet.heartbeat(node, 10.0)
+        assert isinstance(poll.end(), NotAnswering)
+        assert fleet.heartbeat(node, 10.0)
+        again = Poll(fleet, node)
+        holding.send(message(run_id, node))
+        assert isinstance(again.end(), Announcement)
 
 
 def test_a_node_has_one_poll_and_all_have_a_bounded_number(holding: Server, polls: HeldPolls) -> None:
