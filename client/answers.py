@@ -77,7 +77,10 @@ class Question:
 
     @property
     def run_key(self) -> str:
-        """Which run; empty where another's ServerApp does not say."""
+        """The key of the run that a message is of.
+
+        Empty where another's ServerApp does not say.
+        """
         return str(self.config.get(keys.RUN_KEY, ""))
 
     def server_round(self, missing: int = 0) -> int:

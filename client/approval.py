@@ -1,7 +1,8 @@
-"""The owner's approval of runs: what identifies a run, what its owner has said of it, and the answer until then.
+"""The owner's approval of runs.
 
-Kept in the state folder, a record each, under the hash of what identifies the run: its SuperLink, its settings, and
-what its roll call says of task, model and code. A change of any of it is another run, and asks again.
+It says what identifies a run, what its owner has said of it, and the answer until then. Each run is a record in
+the state folder, under the hash of what identifies the run: its SuperLink, its settings, and what its roll call says
+of task, model and code. A change of any of it is another run, and asks again.
 """
 
 import hashlib
@@ -41,7 +42,9 @@ WHY = {
 
 
 def held_back(node: NodeSettings, question: "Question", kind: str) -> Outcome | None:
-    """Return the answer to a roll call that its owner has not approved; None: the message may be answered.
+    """Return the client's answer where its owner has not approved the run.
+
+    None where the message may be answered.
 
     Args:
         node: the owner's settings.
@@ -102,7 +105,10 @@ def approve(folder: Path, run: str) -> str:
 
 
 def _records(store: DiskStore) -> dict[str, dict[str, Scalar]]:
-    """Return what is remembered of each run that asked; a damaged record is none, and the run asks again."""
+    """Return what is remembered of each run that asked.
+
+    A damaged record is left out, and its run asks again.
+    """
     names = [name for name in store.names() if name.startswith(_PREFIX)]
     return {name: values for name in names if (values := store.readable_values(name))}
 
@@ -113,7 +119,10 @@ def _hash(values: Mapping[str, object]) -> str:
 
 
 def _described(superlink: str, question: "Question") -> str:
-    """Return what an owner decides on: where the run is from, its code and the settings that are not the defaults."""
+    """Return the description of a run by which its owner decides.
+
+    It says where the run is from, its code, and the settings that are not the defaults.
+    """
     defaults = {key: field.default for key, field in RunConfig.by_key().items()}
     run = question.context.run_config
     changed = {k: v for k, v in run.items() if k not in _NOT_COMPARED and v != defaults.get(k) and k != "task"}

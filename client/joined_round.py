@@ -75,7 +75,10 @@ class JoinedRound:
         return self.participant.learner.expects.unpack(model_of(self.content, name))
 
     def train(self, rule: LocalRule, start: Arrays | None = None) -> Arrays:
-        """Return the local model that a rule trains; None, or no arrays: from the model that was sent."""
+        """Return the local model that a rule trains.
+
+        Training begins at the model that was sent, with the arrays of ``start`` in place of its own.
+        """
         client, learner = self.participant, self.participant.learner
         if learner.trains_personal and not rule.keeps_personal:
             raise ConfigError(
@@ -88,7 +91,10 @@ class JoinedRound:
         return {name: trained[name] for name in learner.expects.names}
 
     def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
-        """Return the gradient of the mean training loss of a model; None: of all examples."""
+        """Return the gradient of a model's mean training loss.
+
+        It is over all examples where ``batch`` is None.
+        """
         guard = self.participant.guard
         if guard is not None and guard.deadline is not None:
             guard.deadline.check()

@@ -154,7 +154,10 @@ class Learner:
         return {}
 
     def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
-        """Return the gradient of a model's mean training loss; None: over all examples."""
+        """Return the gradient of a model's mean training loss.
+
+        It is over all examples where ``batch`` is None.
+        """
         raise NotImplementedError
 
     def path(self, arrays: Arrays, job: Job, stretches: int) -> Iterator[Arrays]:
@@ -208,7 +211,10 @@ class Learners:
         return self._make(config, node, client_id)
 
     def strategy_of(self, config: RunConfig) -> ClientSide | None:
-        """Return a run's strategy in place of the one that its settings name; None: that one."""
+        """Return a strategy in place of the one that a run's settings name.
+
+        None where that one holds.
+        """
         return None
 
     def clear(self) -> None:
@@ -273,7 +279,10 @@ class LocalWarmUp:
 
     @property
     def federated_steps(self) -> int:
-        """See `WarmUp`; at most the owner's ``max-steps``, which is said."""
+        """The steps that the client would train in the run, for `WarmUp`.
+
+        At most the owner's ``max-steps``; the log says where that is fewer.
+        """
         client, config = self._client, self._client.config
         training = LocalTrainingSettings.of(config.as_config())
         share = min(1.0, config.clients_per_round / config.clients) if config.clients_per_round else 1.0
@@ -284,31 +293,34 @@ class LocalWarmUp:
         return max(1, min(steps, most or steps))
 
     def train(self, steps: int, learning_rate: float) -> Arrays:
-        """See `WarmUp`."""
+        """Return the model that the client trains alone from w_0."""
         return self._client.trained(self._initial, self._job(steps, learning_rate))
 
     def path(self, steps: int, learning_rate: float) -> Iterator[Arrays]:
-        """See `WarmUp`."""
+        """Yield w_0 and the model after each stretch of training, as `WarmUp` asks.
+
+        There are `LOOKS` stretches, or one a step where the steps are fewer.
+        """
         check_offered(self._client.learner, "judge-on = held-out with a requirement by training alone", PATH)
         job = self._client.limited(self._job(steps, learning_rate))
         yield self._initial
         yield from self._client.learner.path(self._initial, job, min(LOOKS, steps))
 
     def train_loss(self, arrays: Arrays) -> float:
-        """See `WarmUp`."""
+        """Return a model's loss on the client's training data."""
         return self._client.learner.measure(arrays, keys.TRAIN_SPLIT).loss
 
     @property
     def holds_out(self) -> bool:
-        """See `WarmUp`."""
+        """Whether the client judges models by held-out data."""
         return self._client.judged_split == keys.HELD_OUT_SPLIT
 
     def judged_loss(self, arrays: Arrays) -> float:
-        """See `WarmUp`."""
+        """Return a model's loss on the split by which the client judges."""
         return self._client.learner.measure(arrays, self._client.judged_split).loss
 
     def test_score(self, arrays: Arrays) -> float:
-        """See `WarmUp`."""
+        """Return a model's value of the task's metric on the client's test data."""
         return self._client.learner.measure(arrays, keys.TEST_SPLIT).score
 
 

@@ -1,4 +1,7 @@
-"""What a client did with a message, as one value: its reply, log, status and page are views of it."""
+"""What a client did with a message, as one value.
+
+Its reply, log, status and page are views of it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

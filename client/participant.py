@@ -77,11 +77,14 @@ class ModelOutlook:
     sent: Sent
 
     def held_out(self) -> Evaluation:
-        """See `Outlook`."""
+        """Return the sent model's evaluation on the client's test data."""
         return self.participant.judge(self.arrays, self.sent, keys.TEST_SPLIT)
 
     def alone(self, rounds: int) -> Evaluation:
-        """See `Outlook`; by the run's steps and learning rate, without momentum and weight decay."""
+        """Return the evaluation after some rounds of training alone from this model.
+
+        It trains by the run's steps and learning rate, without momentum and weight decay.
+        """
         client = self.participant
         steps = rounds * client.terms.training.steps(client.examples)
         return client.judge(self.arrays, self.sent, keys.TEST_SPLIT, client.tuning(steps))
@@ -147,7 +150,10 @@ class Participant:
         return LocalTrainingSettings.of(settings, {"momentum": 0.0, "weight-decay": 0.0}, self.config.as_config())
 
     def tuning(self, steps: int) -> Job | None:
-        """Return that many steps of plain SGD before a measurement; None: no step."""
+        """Return that many steps of plain SGD before a measurement, as a job.
+
+        None for no step.
+        """
         return Job(SGD(), self.plain_training({"local-steps": steps}), "tuning") if steps else None
 
     def adaptation(self, rule: LocalRule, settings: Mapping[str, Scalar]) -> Job:
@@ -345,7 +351,10 @@ class Participant:
         return self.policy.mandatory and self.node.goodwill_in(self.config.goodwill) > 0
 
     def goodwill(self, run_key: str) -> tuple[int, int] | None:
-        """Return the rounds of a run joined on request, and how many this client gives; None: no number."""
+        """Return a run's rounds joined on request, and how many this client gives.
+
+        None where it gives no limited number.
+        """
         if not self.gives_goodwill:
             return None
         return self.memory(run_key).goodwill_spent, self.node.goodwill_in(self.config.goodwill)
@@ -382,7 +391,10 @@ class Participant:
         return which
 
     def preferred_score(self, evaluation: Evaluation, requirement: Requirement) -> float | None:
-        """Test score of the preferred model; None where the client has no solo model."""
+        """Return the test score of the preferred model.
+
+        None where the client has no solo model.
+        """
         if not requirement.solo:
             return None
         return evaluation.score if requirement.met(evaluation) else requirement.solo_score

@@ -151,7 +151,10 @@ def requirement_key(
 
 
 def read_requirement(store: Store, key: str) -> Requirement | None:
-    """Return the stored requirement of that key, or None: it is made again where the record is damaged."""
+    """Return the stored requirement of that key.
+
+    None where there is none. A damaged record counts as none, and the requirement is made again.
+    """
     if (record := store.read(key)) is None:
         return None
     values = record.values

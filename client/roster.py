@@ -132,7 +132,10 @@ class Participants:
         return participant
 
     def _simulated(self, context: Context) -> Participant:
-        """Return the participant of a simulated node, made where it is not known or its settings are others now."""
+        """Return the participant of a simulated node.
+
+        It is made where the node is not known or its settings are others now.
+        """
         latest = self._nodes.get(context.node_id)
         if latest and latest.run_config is context.run_config and latest.node_config is context.node_config:
             return latest.participant

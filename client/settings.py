@@ -148,7 +148,10 @@ class NodeSettings(Settings):
 
     @property
     def state_folder(self) -> Path | None:
-        """The folder of the client's durable state; None: it is in memory."""
+        """The folder of the client's durable state.
+
+        None where the state is in memory.
+        """
         return Path(self.state_dir) if self.state_dir else None
 
     @property

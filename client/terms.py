@@ -26,7 +26,9 @@ from fedappeal.system.last_result import LastResult
 
 
 def policy_maker(config: RunConfig, node: NodeSettings, name: str) -> Callable[[], Policy]:
-    """Return what makes a policy: with settings of the owner, and of the run where the run names the policy.
+    """Return a function that makes a policy.
+
+    Its settings are the owner's, and the run's where the run names the policy.
 
     Args:
         config: the run's settings.
@@ -146,7 +148,9 @@ class Terms:
 
     @cached_property
     def rule(self) -> LocalRule:
-        """The local rule that the run's own settings name; for checks: a client that trains has one of its own.
+        """The local rule that the run's own settings name.
+
+        It is for checks: a client that trains has one of its own.
 
         Raises:
             ConfigError: as `rule_of`.
@@ -178,7 +182,10 @@ class Terms:
         return self._requirement_key(learner.fingerprint, learner.data_fingerprint, layout, initial, client)
 
     def strategy(self) -> ClientSide:
-        """Return a client's strategy; a copy of one that does not come with fedappeal: it may remember in itself."""
+        """Return a client's strategy.
+
+        One that does not come with fedappeal is copied: it may remember in itself.
+        """
         return self._strategy if is_ours(type(self._strategy)) else copy.deepcopy(self._strategy)
 
     def policy(self, client_id: str) -> Policy:

@@ -116,7 +116,9 @@ def _from_files(task: Task, data: str, columns: Columns) -> Split:
 def read_own_table(
     task: Task | ModelCard, table: Table, columns: Columns, needs_label: bool = True
 ) -> tuple[Raw, Raw]:
-    """Return a table's raw inputs ``(n, *input_shape)`` and its labels ``(n,)``; no labels without a column of them.
+    """Return a table's raw inputs ``(n, *input_shape)`` and its labels ``(n,)``.
+
+    There are no labels without a column of them.
 
     Args:
         task: says the inputs' shape and columns, and the labels.

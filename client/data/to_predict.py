@@ -1,4 +1,7 @@
-"""Examples for a trained model, in batches: of images, a table, an ``.npz``, or what its task itself reads."""
+"""Examples for a trained model, in batches.
+
+They come from images, a table, an ``.npz``, or what the model's task itself reads.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -164,7 +167,9 @@ def _scaled(x: Raw, table: Table | None, card: ModelCard, task: Task, scaler: Sc
 
 
 def scaler_from(source: Any, card: ModelCard, task: Task, columns: Columns = NO_CHOICE) -> Scaler:
-    """Return the scaling by the rows of a table, a file or in memory, or of a client's own model.
+    """Return the scaling by a table's rows, or of a client's own model.
+
+    The table is a file or in memory.
 
     Raises:
         ConfigError: one line: neither is there, or it does not fit the model.

@@ -1,4 +1,7 @@
-"""Checks of the owner's limits before a client answers and while it works; makes room for the state of a new run."""
+"""Checks of the owner's limits before a client answers and while it works.
+
+They also make room for the state of a new run.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,7 +80,10 @@ def _oldest_first(store: DiskStore, book: AnswerBook, served: str) -> list[str]:
 
 
 def _forget(store: DiskStore, key: str, runs: Sequence[str], *, keep_mark: bool) -> None:
-    """Forget the records of a run; not that it was left, where that mark is kept, nor the model that it preferred."""
+    """Forget the records of a run.
+
+    The model that the client preferred stays. So does the mark of having left the run, with ``keep_mark``.
+    """
     for name in store.names():
         if name.startswith(f"{preferred.LATEST}-") or _run_of(name, runs) != key:
             continue
@@ -89,7 +95,10 @@ def _forget(store: DiskStore, key: str, runs: Sequence[str], *, keep_mark: bool)
 
 
 def _run_of(name: str, runs: Iterable[str]) -> str | None:
-    """Return the run whose record has this name, None where it belongs to none; of several the longest key."""
+    """Return the run that a record's name belongs to.
+
+    None where it belongs to none. Where several run-keys fit, the longest.
+    """
     if name in _NEVER or name.startswith(_REQUIREMENT):
         return None
     run_keys = [key for key in runs if any(name.endswith(f"-{key}{after}") for after in _OF_A_RUN)]
@@ -172,7 +181,9 @@ class Deadline:
         return cls(time.monotonic() + left, reason, limits.max_memory * MEGABYTE, held=held, max_cpu=limits.max_cpu)
 
     def check(self) -> None:
-        """Check that there is time, and about once a second that there is memory; wait where work was too fast.
+        """Check that there is time and memory; wait where work was too fast.
+
+        Memory is looked at about once a second.
 
         Raises:
             LimitReached: if not.
@@ -189,7 +200,10 @@ class Deadline:
                 raise LimitReached(f"the work takes more memory than this client's max-memory = {most:g} MB")
 
     def owed(self) -> float:
-        """Return the seconds for which work has to wait, so that it takes no more cores than it may."""
+        """Return the seconds for which work has to wait.
+
+        After them, it has taken no more cores than it may.
+        """
         if not self.max_cpu:
             return 0.0
         clock, used = self._began
@@ -276,7 +290,9 @@ class Guard:
         self._book.answer(Question(kind, run, server_round, question_digest(models, config)), self.limits)
 
     def check_training(self, rule: LocalRule, training: LocalTrainingSettings, examples: int) -> None:
-        """Check that a training takes no more gradients than the owner allows; nothing is drawn before it.
+        """Check that a training takes no more gradients than the owner allows.
+
+        Nothing is drawn before this check.
 
         Raises:
             LimitReached: if it takes more.
@@ -345,6 +361,9 @@ class Guard:
 
 
 def config_of(message: Message) -> Mapping[str, Any]:
-    """Return the config of a message; empty where it has none."""
+    """Return the config of a message.
+
+    Empty where it has none.
+    """
     config = message.content.get(keys.CONFIG) if message.has_content() else None
     return config if isinstance(config, ConfigRecord) else {}

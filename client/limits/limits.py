@@ -70,7 +70,10 @@ def _windows(text: str) -> list[tuple[int, int]]:
 
 
 class Limits(Settings):
-    """An owner's limits; 0 of one that is called ``max`` is none."""
+    """An owner's limits.
+
+    0 of a limit that is called ``max`` means no limit.
+    """
 
     max_steps: CountOrZero = setting(10_000, "most in one local training, tuning or warm-up", unit="gradients")
     min_steps: Count = setting(1, "fewest behind a model that is sent", unit="gradients")

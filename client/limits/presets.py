@@ -33,5 +33,8 @@ def preset(name: object) -> Limits:
 
 
 def preset_of(limits: Limits) -> str:
-    """Return the name of limits; empty: they have none."""
+    """Return the name of the preset that limits equal.
+
+    Empty where they equal none.
+    """
     return next((name for name in PRESETS if preset(name) == limits), "")

@@ -1,4 +1,7 @@
-"""When a client rests: the owner's limits on hours, traffic, power and network, and what the device says of these."""
+"""When a client rests: the owner's limits, and what the device says.
+
+The limits are on hours, traffic, power and network.
+"""
 
 import shutil
 import subprocess  # nosec B404 # our command, no shell
@@ -30,9 +33,9 @@ _LONGEST_LINE = 200
 
 
 def on_mains(supplies: Path = SUPPLIES) -> bool | None:
-    """Return whether the device is on mains power; None where it does not say (other systems than Linux).
+    """Return whether the device is on mains power.
 
-    A device without a battery is.
+    None where it does not say, as on other systems than Linux. A device without a battery is.
     """
     if not supplies.is_dir():
         return None
@@ -49,7 +52,10 @@ def on_mains(supplies: Path = SUPPLIES) -> bool | None:
 
 
 def battery(supplies: Path = SUPPLIES) -> int | None:
-    """Return how full the device's battery is, in per cent; None where there is none, or it is not known."""
+    """Return the charge of the device's battery, in per cent.
+
+    None where there is no battery, or its charge is not known.
+    """
     for folder in sorted(supplies.iterdir()) if supplies.is_dir() else ():
         if _line(folder / "type") == "Battery" and _line(folder / "scope") != "Device":
             level = _line(folder / "capacity")
@@ -58,7 +64,10 @@ def battery(supplies: Path = SUPPLIES) -> int | None:
 
 
 def on_unmetered_network() -> bool | None:
-    """Return whether the network is not metered, as NetworkManager says; None where it does not say."""
+    """Return whether the network is not metered, as NetworkManager says.
+
+    None where it does not say.
+    """
     if (busctl := shutil.which("busctl")) is None:
         return None
     try:
@@ -75,7 +84,10 @@ def on_unmetered_network() -> bool | None:
 
 
 def metered_answer(text: str) -> bool | None:
-    """Return what an answer of ``busctl`` says: ``u 4`` is a network that is not metered; None: unknown."""
+    """Return whether an answer of ``busctl`` says that the network is not metered.
+
+    ``u 4`` is a network that is not. None where the answer does not say.
+    """
     kind, _, number = text.strip().partition(" ")
     metered = _METERED.get(int(number)) if kind == "u" and number.isdecimal() else None
     return None if metered is None else not metered
@@ -114,9 +126,9 @@ class Surroundings:
 
 
 def why_resting(limits: Limits, around: Surroundings, moved: Callable[[], int]) -> str:
-    """Return the limit for which a client rests now, in a few words; empty: none.
+    """Return the limit for which a client rests now, in a few words.
 
-    What the device does not say counts as not allowed.
+    Empty where it does not rest. What the device does not say counts as not allowed.
 
     Args:
         limits: the owner's.
@@ -167,7 +179,10 @@ class Rest:
         self._note("")  # an earlier process may have left one
 
     def why(self) -> str:
-        """Return why the client rests, in one line; empty: it does not."""
+        """Return why the client rests, in one line.
+
+        Empty where it does not rest.
+        """
         if self.pause_file is not None and self.pause_file.exists():
             return "nothing is worked on, as its owner said"
         looked, before = self._latest

@@ -1,7 +1,8 @@
-"""Room in memory for what a run brings: known before anything is built, and given back where it is refused.
+"""Room in memory for what a run brings.
 
-Sizes follow from a run's settings: of the model by building it without memory, of a task's data by its own formula. A
-model of foreign code, whose package the owner allowed, is measured once it is built.
+It is known before anything is built, and given back where the run is refused. Sizes follow from a run's settings: of
+the model by building it without memory, of a task's data by its own formula. A model of foreign code, whose package
+the owner allowed, is measured once it is built.
 """
 
 from collections.abc import Callable

@@ -1,1 +1,4 @@
-"""The volunteer's page: a process of its own that reads the state folder, and does what `fedappeal client` does."""
+"""The volunteer's page, a process of its own.
+
+It reads the state folder, and does what `fedappeal client` does.
+"""

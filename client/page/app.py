@@ -1,4 +1,7 @@
-"""The volunteer's page as an app: its data from the state folder, its files, and what its owner can do."""
+"""The volunteer's page as an app.
+
+It holds the page's data from the state folder, its files, and what its owner can do.
+"""
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -142,7 +145,10 @@ def _decisions(runs: Iterable[RunStatus]) -> list[dict[str, Any]]:
 
 
 def _limits(folder: Path) -> Limits | None:
-    """Return the folder's limits; None: they cannot be read."""
+    """Return the folder's limits.
+
+    None where they cannot be read.
+    """
     try:
         return read_limits(folder)
     except ConfigError:

@@ -96,7 +96,10 @@ class Diurnal(Behaviour):
         return draw < self.probability(seed, client_id, server_round)
 
     def probability(self, seed: int, client_id: str, server_round: int) -> float:
-        """Return ``mean + swing * cos(2 pi (round / period - noon_k))`` within 0 and 1, noon_k drawn once."""
+        """Return the probability that the client is available in a round.
+
+        ``mean + swing * cos(2 pi (round / period - noon_k))`` within 0 and 1, with noon_k drawn once.
+        """
         settings = self.settings
         noon = settings.spread * generator(seed, "diurnal-noon", client=client_id).random()
         swung = settings.swing * math.cos(2 * math.pi * (server_round / settings.period - noon))

@@ -231,7 +231,10 @@ class Costly(Behaviour):
         cost: NonNegative = Field(0.1, description="what joining costs, in units of rho_k: loss, or the metric")
 
     def change(self, wish: Decision, situation: Situation, earlier: Sequence[Wish]) -> Decision:
-        """Return that the client sits out where joining costs as much as the model's advantage; NaN does not pay."""
+        """Return that the client sits out where joining does not pay.
+
+        Joining pays where it costs less than the model's advantage, and in mandatory rounds. NaN does not pay.
+        """
         pays = situation.mandatory or situation.advantage > self.settings.cost
         return Decision.SAT_OUT if wish is Decision.JOINED and not pays else wish
 
@@ -259,7 +262,10 @@ class Rest(Behaviour):
 
 
 class Once(Behaviour):
-    """Decide once: what the policy wished when it was first free to choose stands for the rest of the run."""
+    """Decide once: what the policy wished when first free to choose stands.
+
+    It stands for the rest of the run.
+    """
 
     name = "once"
     remembers = True

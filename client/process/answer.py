@@ -1,4 +1,7 @@
-"""One answer of a client, as its log and its activity show it; and the reason of an error for the server."""
+"""One answer of a client, as its log and its activity show it.
+
+Also the reason of an error, for the server.
+"""
 
 import math
 import re
@@ -81,7 +84,10 @@ class Answer:
 
     @property
     def decided(self) -> tuple[str, str] | None:
-        """What the client decided, and why in words and numbers; None: the message asked for no decision."""
+        """What the client decided, and why in words and numbers.
+
+        None where the message asked for no decision.
+        """
         what, judged = self.outcome.what, self.outcome.judged
         if what in (*_PROBLEMS, WAITING) or (what in DECISIONS.values() and judged is None):
             return what, self.outcome.why
@@ -155,12 +161,18 @@ def task_of(message: Message) -> str:
 
 
 def round_of(message: Message) -> int | None:
-    """Return the round that a message is of; None: of none."""
+    """Return the round that a message is of.
+
+    None where it is of none.
+    """
     return _round(config_of(message)) or None
 
 
 def _round(config: Mapping[str, object]) -> int:
-    """Return the round that a message names; 0 where it names none."""
+    """Return the round that a message names.
+
+    0 where it names none.
+    """
     number = config.get(keys.SERVER_ROUND)
     return number if isinstance(number, int) else 0
 
@@ -184,7 +196,10 @@ def reason_of(error: BaseException, folders: Iterable[str] = ()) -> str:
 
 
 def without_paths(text: str, folders: Iterable[str] = ()) -> str:
-    """Return a text in which nothing that looks like a path is left, nor these folders and what is in them."""
+    """Return a text without anything that looks like a path.
+
+    These folders and what is in them are left out too.
+    """
     paths = {*folders, str(Path.home()), str(Path.cwd()), sys.prefix} - {"", "/"}
     for folder in sorted(paths, key=len, reverse=True):
         text = re.sub(rf"""['"]?{re.escape(folder)}[^\s'"]*['"]?""", ELSEWHERE, text)

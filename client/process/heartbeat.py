@@ -1,4 +1,7 @@
-"""A file that says until when this process counts as alive; a health check in the same container reads it."""
+"""A file that says until when this process counts as alive.
+
+A health check in the same container reads it.
+"""
 
 import json
 import time
@@ -48,7 +51,9 @@ class Heartbeat:
 
 
 def heartbeat_problem(path: Path, now: float) -> str | None:
-    """Return why the process whose heartbeat this is does not count as alive; None if it does.
+    """Return why the process of a heartbeat does not count as alive.
+
+    None where it does.
 
     Args:
         path: the file.

@@ -40,7 +40,10 @@ def client_name(store: DiskStore) -> str:
 
 
 def resting(folder: Path) -> str:
-    """Return for which limit the client rested when its process last looked; empty: for none."""
+    """Return the limit for which the client rested when its process last looked.
+
+    Empty where it did not rest.
+    """
     try:
         return (folder / RESTING).read_text(errors="replace")[:_LONGEST].strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -134,7 +137,10 @@ def reset(folder: Path, forget: bool = False) -> str:
 
 
 def _left(store: DiskStore, name: str, departed: frozenset[str]) -> bool | None:
-    """Whether the client has left a run for good; None: its record is damaged."""
+    """Return whether the client has left a run for good.
+
+    None where its record is damaged.
+    """
     try:
         record = store.look(name)
         if record is None or not name.startswith("run-"):

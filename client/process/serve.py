@@ -263,7 +263,10 @@ class _Client:
                 self._tell("run-ended", f"{run.what}: {ENDED_LINES[ended]}")
 
     def _waits(self) -> bool:
-        """Whether the client waits for a message: it is neither asked to end nor resting, nor has it to come back."""
+        """Whether the client waits for a message.
+
+        It does unless it is asked to end, rests, or has to come back.
+        """
         return not (self.shutdown.asked.is_set() or self._rest.why() or self._returned.exists())
 
     def _rest_while_paused(self) -> None:
@@ -302,7 +305,9 @@ class _Client:
             self._wait(deadline.owed())
 
     def _send(self, fleet: FleetConnection, answer: Answer, seconds: float, until: float) -> None:
-        """Send an answer, once its receipt is on the disk; even when asked to end meanwhile, but then only once.
+        """Send an answer, once its receipt is on the disk.
+
+        It is sent even when the process is asked to end meanwhile, but then only once.
 
         Raises:
             MessageDropped: it cannot be sent in time, or its receipt cannot be written.

@@ -1,4 +1,7 @@
-"""How a client stands, for its owner: one reading of the state folder for the page, `client status` and metrics."""
+"""How a client stands, for its owner.
+
+It is one reading of the state folder, for the page, `client status` and metrics.
+"""
 
 import math
 import time

@@ -94,7 +94,10 @@ class Judged:
 
     @property
     def goodwill_spent(self) -> str:
-        """The goodwill that the client has spent, in words; empty where it gives no limited number."""
+        """The goodwill that the client has spent, in words.
+
+        Empty where it gives no limited number.
+        """
         return "" if self.goodwill is None else f"goodwill: {self.spent} of {plural(self.goodwill, 'round')} spent"
 
     def __str__(self) -> str:
@@ -108,7 +111,9 @@ def judged_of(
     goodwill: tuple[int, int] | None = None,
     policy: str = "",
 ) -> Judged | None:
-    """Return what was measured of a model beside what is required; None: it was not measured.
+    """Return what was measured of a model beside what is required.
+
+    None where it was not measured.
 
     Args:
         evaluation: what was measured.
@@ -194,7 +199,10 @@ class RunActivity:
 
     @property
     def latest_answer(self) -> Decided | None:
-        """Latest decision that is no rest; None: there is none."""
+        """The latest decision that is no rest.
+
+        None where there is none.
+        """
         return next((decision for decision in reversed(self.decisions) if decision.what != RESTED), None)
 
     @property
@@ -316,7 +324,10 @@ class Activity:
         self._keep(runs)
 
     def rested(self, why: str) -> None:
-        """Remember that the client begins to rest, in each run that may ask it; of rests in a row the latest."""
+        """Remember that the client begins to rest, in each run that may ask it.
+
+        Of rests in a row, the latest is kept.
+        """
         runs, now, resting = self.runs(), self._clock(), {}
         for run in list(runs.values())[-_DETAILED_RUNS:]:
             latest = run.decisions[-1] if run.decisions and not run.ended else None

@@ -87,7 +87,10 @@ class RunMemory:
 
     @property
     def requirement(self) -> str:
-        """Name under which this run's requirement is stored; empty: none yet."""
+        """The name under which this run's requirement is stored.
+
+        Empty where there is none yet.
+        """
         return str(self._values()["requirement"])
 
     @requirement.setter

@@ -70,7 +70,10 @@ def note_connection(state: RecordDict, fingerprint: str, lasting: bool, superlin
 
 
 def superlink_of(state: RecordDict) -> str:
-    """Return the SuperLink that a context's node is connected to; empty: not known, as under a stock SuperNode."""
+    """Return the SuperLink that a context's node is connected to.
+
+    Empty where it is not known, as under a stock SuperNode.
+    """
     noted = state.get(_CONNECTION)
     return str(noted.get("superlink", "")) if isinstance(noted, ConfigRecord) else ""
 
@@ -78,10 +81,11 @@ def superlink_of(state: RecordDict) -> str:
 def proof_of(
     config: Mapping[str, object], client_id: str, folder: Path | None, state: RecordDict
 ) -> dict[str, str | bytes]:
-    """Return the proof that a roll-call reply carries; empty: it carries none.
+    """Return the proof that a roll-call reply carries.
 
-    What is signed names the key of the connection, so that no server can pass the proof on to another one. A process
-    that does not know that key, as under a stock SuperNode, signs nothing: all else that it knows, a server chose.
+    Empty where it carries none. What is signed names the key of the connection, so that no server can pass the proof
+    on to another one. A process that does not know that key, as under a stock SuperNode, signs nothing: all else that
+    it knows, a server chose.
 
     Args:
         config: of the roll call.

@@ -39,7 +39,10 @@ def keep(store: Store, arrays: Arrays, card: ModelCard) -> None:
 
 
 def describe_preferred(store: DiskStore) -> list[str]:
-    """Return a line for each preferred model that is kept, the newest run's first; a damaged one says so."""
+    """Return a line for each preferred model that is kept.
+
+    The newest run's comes first. The line of a damaged one says so.
+    """
     names = _newest_first(store)
     if record_name(str(store.readable_values(LATEST).get(RUN_KEY, ""))) not in names:
         names.insert(0, LATEST)  # of a version that kept one alone
@@ -47,7 +50,10 @@ def describe_preferred(store: DiskStore) -> list[str]:
 
 
 def kept_models(store: DiskStore) -> dict[str, ModelCard]:
-    """Return the cards of the models that are kept, by the record's name, the newest run's first; no damaged ones."""
+    """Return the cards of the models that are kept, by the record's name.
+
+    The newest run's comes first. Damaged ones are left out.
+    """
     cards: dict[str, ModelCard] = {}
     for name in _newest_first(store) or [LATEST]:
         with suppress(ConfigError):

@@ -1,9 +1,10 @@
-"""Receipts: of each reply that left this machine one line, written to the disk before the reply is sent.
+"""Receipts: one line for each reply that left this machine.
 
-The lines are chained (`fedappeal.record.lines`) and numbered, so that one that is changed or lost is seen; somebody
-who writes the whole chain anew is not. A line names the latest receipt before it whose reply the SuperLink has taken;
-a small file beside it names the very latest, so that the chain's end cannot be lost either. At `MOST_BYTES` the file
-becomes the earlier one of two, and what that held is forgotten.
+A line is written to the disk before its reply is sent. The lines are chained (`fedappeal.record.lines`) and numbered,
+so that one that is changed or lost is seen; somebody who writes the whole chain anew is not. A line names the latest
+receipt before it whose reply the SuperLink has taken; a small file beside it names the very latest, so that the
+chain's end cannot be lost either. At `MOST_BYTES` the file becomes the earlier one of two, and what that held is
+forgotten.
 """
 
 import json
@@ -85,7 +86,10 @@ class Receipts:
             log.warning("%s cannot be written: %s", self._folder / LATEST, error)
 
     def _begin(self) -> None:
-        """Take up the chain; what a killed process has half written is cut off: its reply was not sent."""
+        """Take up the chain of receipts.
+
+        What a killed process has half written is cut off: its reply was not sent.
+        """
         if self._path.exists():
             content = read_bytes(self._path)
             if (whole := content.rfind(b"\n") + 1) < len(content):
@@ -137,7 +141,10 @@ def _lines(folder: Path) -> Iterator[tuple[str, dict[str, Any], str, bool]]:
 
 
 def _latest(folder: Path) -> dict[str, Any]:
-    """Return which receipt was confirmed last; empty: none was, or that cannot be read."""
+    """Return the receipt that was confirmed last.
+
+    Empty where none was, or where it cannot be read.
+    """
     with suppress(OSError, ValueError):
         content = parse_json(read_bytes(folder / LATEST))
         if isinstance(content, dict) and isinstance(content.get("number"), int):

@@ -1,4 +1,7 @@
-"""Signs of a serving client process in its state folder: the message that it works on, and its latest event."""
+"""Signs of a serving client process in its state folder.
+
+They say which message it works on, and its latest event.
+"""
 
 import json
 import time
@@ -80,7 +83,10 @@ def note_event(folder: Path | None, kind: str, text: str) -> None:
 
 
 def event_of(folder: Path) -> LatestEvent | None:
-    """Return the latest event of a client's process; None: of none, or it cannot be read."""
+    """Return the latest event of a client's process.
+
+    None where there is none, or where it cannot be read.
+    """
     return _read(folder / EVENT, _EVENT)
 
 
@@ -93,7 +99,9 @@ def forget_work(folder: Path | None) -> None:
 
 @contextmanager
 def working(folder: Path | None, what: str, clock: Callable[[], float] = time.time) -> Iterator[None]:
-    """Say that a message is worked on until the `with` ends; a full disk changes nothing of the work.
+    """Say that a message is worked on until the `with` ends.
+
+    A full disk changes nothing of the work.
 
     Args:
         folder: the state folder; None: there is none, and nothing is said.
@@ -111,13 +119,19 @@ def working(folder: Path | None, what: str, clock: Callable[[], float] = time.ti
 
 
 def note_training(folder: Path) -> None:
-    """Note that the work is now a training; nothing where no message is noted, as under a stock SuperNode."""
+    """Note that the work is now a training.
+
+    Nothing is noted where no message is, as under a stock SuperNode.
+    """
     if (work := work_of(folder)) is not None:
         _write(folder / WORKING, replace(work, training=True))
 
 
 def work_of(folder: Path) -> Work | None:
-    """Return what a client works on; None: on nothing, or what the file says cannot be read."""
+    """Return what a client works on.
+
+    None where it works on nothing, or where the file cannot be read.
+    """
     return _read(folder / WORKING, _WORK)
 
 

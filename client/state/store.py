@@ -63,7 +63,9 @@ class DiskStore:
         return sorted({file.stem for file in files})
 
     def read(self, name: str) -> StoredRecord | None:
-        """Return the record of that name, or None; a damaged one is put aside, with a warning to its owner.
+        """Return the record of that name, or None.
+
+        A damaged record is put aside, with a warning to its owner.
 
         Raises:
             ConfigError: a precious record is damaged, and so is its copy.
@@ -98,7 +100,10 @@ class DiskStore:
         return self._first_readable(name, read_values)
 
     def readable_values(self, name: str) -> dict[str, Scalar]:
-        """Return a record's scalars; none where it is not there or damaged, which is for its reader to say."""
+        """Return a record's scalars.
+
+        Empty where the record is missing or damaged, which is for its reader to say.
+        """
         with suppress(ConfigError):
             return self.values(name) or {}
         return {}
@@ -109,7 +114,10 @@ class DiskStore:
         return (path if path.exists() else self._copy(name)).stat().st_mtime
 
     def write(self, name: str, record: StoredRecord) -> None:
-        """Replace the record of that name atomically, and wait until it is on the disk; its copy may find no room."""
+        """Replace the record of that name atomically, and wait until it is on the disk.
+
+        A precious record has a copy, which may find no room.
+        """
         write_safetensors(self.path(name), record.arrays, record.values, mode=_FILE)
         if not is_precious(name):
             return
@@ -138,7 +146,10 @@ class DiskStore:
         return sorted({file.name.partition(".safetensors.")[0] for file in self.folder.glob(f"*.{DAMAGED}*")})
 
     def _first_readable(self, name: str, read: Callable[[Path], T]) -> T | None:
-        """Return what is read of a record, or of its copy where the record is damaged or lost; None: of neither."""
+        """Return what is read of a record, or else of its copy.
+
+        The copy is read where the record is damaged or lost. None where neither is there.
+        """
         path, copy = self.path(name), self._copy(name)
         if not path.exists():
             return read(copy) if copy.exists() else None
@@ -168,7 +179,10 @@ def tidy(folder: Path) -> None:
 
 
 def is_precious(name: str) -> bool:
-    """Whether a record cannot be made again: its loss would change who the client is, or what its owner decided."""
+    """Whether a record cannot be made again.
+
+    Its loss would change who the client is, or what its owner decided.
+    """
     return name.startswith(PRECIOUS)
 
 

@@ -72,7 +72,10 @@ def descend(model: nn.Module, problem: LocalProblem, terms: Sequence[GradientTer
 
 
 def _idle(tensors: Tensors, unused: Collection[int], before: Tensors | None = None) -> Tensors:
-    """Return tensors with those of unused parameters as they were before; None: zeros."""
+    """Return tensors with those of unused parameters as they were before.
+
+    Those are zeros where ``before`` is None.
+    """
     return [
         (torch.zeros_like(tensor) if before is None else before[place]) if place in unused else tensor
         for place, tensor in enumerate(tensors)

@@ -100,7 +100,9 @@ def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
 
 
 def _linearised(task: Task, model: nn.Module, data: Split) -> Iterator[Tensor]:
-    """Yield of each piece of the data what has the gradient of its part in the sum of the loss.
+    """Yield a scalar for each piece of the data.
+
+    It has the gradient of the piece's part in the sum of the loss.
 
     Raises:
         ConfigError: the model's outputs are no lone tensor, or larger than may be kept.

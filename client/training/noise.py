@@ -94,7 +94,9 @@ class DropoutMasks:
         self._step, self._layer = step, 0
 
     def scaled(self, shape: Sequence[int], rate: float, device: torch.device) -> Tensor:
-        """Return the masks of the next layer: 0 where a unit is dropped, else ``1 / (1 - rate)``.
+        """Return the dropout masks of the next layer.
+
+        0 where a unit is dropped, else ``1 / (1 - rate)``.
 
         Args:
             shape: ``(clients, examples, ...)``: the first of the clients; their first examples' units are the same
@@ -116,7 +118,10 @@ torch_dropout = functional.dropout
 
 
 def active_masks() -> DropoutMasks | None:
-    """Return the masks by which this thread drops units; None: torch's generator does."""
+    """Return the masks by which this thread drops units.
+
+    None where torch's generator drops them.
+    """
     return getattr(_ACTIVE, "masks", None)
 
 

@@ -48,7 +48,10 @@ class AdamW(LocalRule):
     settings: Settings
 
     def train(self, model: "nn.Module", problem: LocalProblem) -> None:
-        """Train a model in place; as in ``torch.optim``, a parameter's steps are those in which it has a gradient."""
+        """Train a model in place.
+
+        As in ``torch.optim``, a parameter's steps are those in which it has a gradient.
+        """
         import torch
 
         from client.training.descent import gradients_of, trainable

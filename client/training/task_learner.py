@@ -106,7 +106,10 @@ class TaskLearners(Learners):
         self.cache.room = room
 
     def strategy_of(self, config: RunConfig) -> ClientSide | None:
-        """Return a run's strategy in place of the one that its settings name; None: that one."""
+        """Return a strategy in place of the one that a run's settings name.
+
+        None where that one holds.
+        """
         return self.cache.strategy_of(config)
 
     def clear(self) -> None:
@@ -229,7 +232,10 @@ class TaskLearner(Learner):
         return Minibatches(self._seed, self._client_id, job.server_round, examples, draws, size, job.purpose)
 
     def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
-        """Return the gradient of a model's mean training loss; None: over all examples."""
+        """Return the gradient of a model's mean training loss.
+
+        It is over all examples where ``batch`` is None.
+        """
         request = GradientRequest(self.task, self.model, self._place, self.data.train, arrays, batch)
         return self._arithmetic.gradient(request)
 

@@ -1,4 +1,7 @@
-"""A client's traces in a run's folder: the rounds that it joined, and the models that descend from its updates."""
+"""A client's traces in a run's folder.
+
+They are the rounds that it joined, and the models that descend from its updates.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -84,7 +87,10 @@ def _rounds(record: Record, client: str) -> dict[int, str]:
 
 
 def _round_of(file: Path) -> int | None:
-    """Return the round after which a file's model was the run's; 0: before the first; None: it does not say."""
+    """Return the round after which a file's model was the run's.
+
+    0 where it was before the first. None where the file does not say.
+    """
     if file.name.startswith(Path(INITIAL).stem):
         return 0
     with suppress(ConfigError, KeyError, TypeError, ValueError):

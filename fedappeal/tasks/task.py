@@ -179,7 +179,10 @@ class Task(Plugin, ABC):
         """
 
     def initial_arrays(self) -> "Mapping[str, NDArray[Any]] | None":
-        """Return w_0 by name where the task has no torch model; None: `initial_model` makes it."""
+        """Return w_0 by name where the task has no torch model.
+
+        None where `initial_model` makes it.
+        """
         return None
 
     @property
@@ -188,15 +191,18 @@ class Task(Plugin, ABC):
         return {}
 
     def counts(self, client: int) -> tuple[int, int] | None:
-        """Return a client's numbers of training and test examples, without reading; None if unknown.
+        """Return a client's numbers of training and test examples, without reading.
 
-        Where it is known, a simulation in which few clients train each round loads a client when it is first needed.
-        A class that overrides `load` has to override this as well.
+        None where they are not known. Where they are known, a simulation in which few clients train each round loads a
+        client when it is first needed. A class that overrides `load` has to override this as well.
         """
         return None
 
     def data_bytes(self, client: int) -> int | None:
-        """Return the estimated bytes of a client's data, without reading; None if unknown."""
+        """Return the estimated bytes of a client's data, without reading.
+
+        None where they are not known.
+        """
         return None
 
     def inputs(self, raw: NDArray[np.generic]) -> Structure:
@@ -274,7 +280,10 @@ class Task(Plugin, ABC):
 
     @property
     def normalisation(self) -> Normalisation | None:
-        """The formula by which `inputs` scales, for the model card; None if none."""
+        """The formula by which `inputs` scales, for the model card.
+
+        None where there is none.
+        """
         return None
 
     @property
