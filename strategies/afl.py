@@ -57,7 +57,10 @@ def onto_simplex(point: NDArray[np.float64], total: float) -> NDArray[np.float64
 
 
 def shared_out(mixture: Mapping[str, float], clients: Iterable[str]) -> dict[str, float]:
-    """Return a mixture over other clients: shares of new ones are 1 / N, the rest keep their proportions."""
+    """Return a mixture over other clients.
+
+    Shares of new ones are 1 / N, and the rest keep their proportions.
+    """
     here = sorted(clients)
     shares = {client: mixture[client] for client in here if client in mixture}
     total, new = sum(shares.values()), 1.0 / len(here) if here else 0.0

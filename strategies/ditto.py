@@ -69,7 +69,7 @@ class OwnModels(PersonalModels):
 
 
 class Ditto(FedAvg):
-    """Ditto (Li et al., ICML 2021): FedAvg, and a model of each client's own that is held near it."""
+    """Ditto (Li et al., ICML 2021): FedAvg, and personal models held near the global one."""
 
     name = "ditto"
     personal = OwnModels

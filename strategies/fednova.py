@@ -61,7 +61,10 @@ class NormalisedInfluence(Influence):
 
 
 class FedNova(Strategy):
-    """FedNova (Wang et al., NeurIPS 2020): updates count per local step, so that more steps give no more say."""
+    """FedNova (Wang et al., NeurIPS 2020): updates count per local step.
+
+    So more steps give no more say.
+    """
 
     name = "fednova"
     refuses_batch_norm = True

@@ -68,7 +68,10 @@ class StepSizes(NamedTuple):
 
 
 def theorem_step_sizes(rounds: int, local_steps: int, clients: int) -> StepSizes:
-    """Return theorem 3.1's step sizes for T rounds, tau local steps and m clients a round, all at least 1."""
+    """Return the step sizes of theorem 3.1.
+
+    For T rounds, tau local steps and m clients a round, all at least 1.
+    """
     return StepSizes(1.0 / (math.sqrt(rounds) * local_steps), math.sqrt(local_steps * clients), float(clients))
 
 
@@ -180,7 +183,10 @@ class MaxFL(Strategy):
         return reply.claim(APPEAL_WEIGHT, 0.0, 0.25)
 
     def update(self, round: Round) -> Model:
-        """Move along the weighted updates: ``(1 - eta Q) w + eta sum q_k w_k``, ``eta = eta_g / (Q + epsilon)``."""
+        """Return the model, moved along the weighted updates.
+
+        ``(1 - eta Q) w + eta sum q_k w_k`` with ``eta = eta_g / (Q + epsilon)``.
+        """
         total = round.claimed_weight  # Q: bounds change the clients' shares of it, not the step
         sizes = self.step_sizes(round)
         step = sizes.server_lr / (total + sizes.stabilizer)

@@ -116,7 +116,10 @@ def _blocks(size: int, rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _gram(rows: Sequence[Vector], factors: Sequence[float]) -> NDArray[np.float64]:
-    """Return the inner products of the rows, each times its factor: the lower triangle, shape ``(k + 1, k + 1)``."""
+    """Return the inner products of the rows, each times its factor.
+
+    The lower triangle holds them, shape ``(k + 1, k + 1)``.
+    """
     gram = np.zeros((len(rows), len(rows)))
     with np.errstate(invalid="ignore", over="ignore"):
         for block in _wide_blocks(rows, factors):
@@ -148,9 +151,10 @@ def _subtract(
     lengths: NDArray[np.float64],
     weights: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], float]:
-    """Subtract the weighted unit rows from ``left`` in place; return what is left's products with them, and its norm.
+    """Subtract the weighted unit rows from ``left`` in place.
 
-    One pass: a block that was subtracted is measured while it is still in the cache.
+    Returns what is left's products with the unit rows, and its norm. One pass: a block that was subtracted is
+    measured while it is still in the cache.
     """
     products, square, start = np.zeros(len(rows)), 0.0, 0
     weights = weights / lengths

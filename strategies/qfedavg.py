@@ -131,9 +131,10 @@ class QFedAvg(Strategy):
         round.carry.add(reply.arrays, loss, self.settings.q, learning_rate, reply.counts)
 
     def finish(self, round: Round) -> Model | Kept:
-        """Return ``w - sum a_k (w - w_k) / sum (a_k + b_k)``; w where all losses are 0.
+        """Return ``w - sum a_k (w - w_k) / sum (a_k + b_k)``.
 
-        The number for the history is the step: the share of the way to the weighted mean.
+        It is w where all losses are 0. The number for the history is the step: the share of the way to the weighted
+        mean.
         """
         gathered: ScaledSum = round.carry
         if not gathered.sum.count:

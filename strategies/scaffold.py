@@ -124,7 +124,9 @@ def mean_control(total: Model, clients: int) -> Model:
 
 @dataclass
 class ControlledRound:
-    """One round: the sum of all c_i before it, their changes, c as it is sent, and the joiners.
+    """What a round gathers of models and control variates.
+
+    These are the sum of all c_i before it, their changes, c as it is sent, and the joiners.
 
     Attributes:
         controls: the joiners' c_i, where influence is bounded; ``shares``: how much of each counts.
@@ -284,7 +286,9 @@ class Scaffold(Strategy):
             raise type(error)(f"{CONTROL_DELTA}: {error}") from None
 
     def add(self, round: Round, reply: Reply) -> None:
-        """Take in a local model and its client's change of c_i, or what counts of c_i, both or neither.
+        """Take in a local model and its client's change of c_i.
+
+        Or what counts of c_i, where it is bounded. Both are taken or neither.
 
         Raises:
             Refused: if one of them has another layout or a value that is not finite.

@@ -75,7 +75,10 @@ class Gathered:
     losses: list[float] = field(default_factory=list)
 
     def add(self, loss: float, gradient: Vector, counted: Vector | None = None) -> bool:
-        """Take in one agent's F_m and gradient, and what counts of it in the sum; return whether it is in D."""
+        """Take in one agent's F_m and gradient; return whether it is in D.
+
+        ``counted`` is what counts of the gradient in the sum; None where all of it does.
+        """
         counted = gradient if counted is None else counted
         leaves = loss - self.step_size * norm(gradient) <= self.threshold
         if leaves:
@@ -88,7 +91,10 @@ class Gathered:
         return leaves
 
     def move(self) -> tuple[int, NDArray[np.float64] | None]:
-        """Return case and direction: shape ``(d,)``, None in case 3, zeros where stalled."""
+        """Return the case and the direction of the step.
+
+        The direction has shape ``(d,)``: None in case 3, zeros where the step is stalled.
+        """
         if self.rest is None:
             return 3, None
         if self.leaving:

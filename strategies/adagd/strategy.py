@@ -251,7 +251,10 @@ class AdaGD(Strategy):
         return Gathered(self.settings.step_size, self.settings.slack * self.settings.precision)
 
     def pool(self, round: Round) -> list[Member]:
-        """Return all clients; none while one is offline that is waited for."""
+        """Return all clients that can be asked.
+
+        None of them while one is offline that is waited for.
+        """
         online = super().pool(round)
         return [] if self.waits_for_all and round.members.awaited() - {m.client_id for m in online} else online
 

@@ -117,7 +117,10 @@ class Statement(NamedTuple):
 
 
 def loss_of(claims: Sequence[Statement]) -> float | None:
-    """Return F(w) of what the priority clients say; None where none says anything."""
+    """Return F(w) of what the priority clients say.
+
+    None where none says anything.
+    """
     ordered = sorted(claims)  # who answers first must not decide a comparison, not even by a rounding
     return priority_loss([c.loss for c in ordered], [c.examples for c in ordered]) if claims else None
 
@@ -179,7 +182,10 @@ class AlignedSum:
     held: list[tuple[str, Model, Statement]] = field(default_factory=list)
 
     def loss_of(self, claims: Sequence[Statement]) -> float | None:
-        """Return F(w) of what the priority clients say, bounded where influence is; None: they say nothing."""
+        """Return F(w) of what the priority clients say.
+
+        It is bounded where influence is. None where they say nothing.
+        """
         return loss_of(claims if self.outlier is None else without_outliers(claims, self.outlier))
 
     def add_priority(self, arrays: Model, claim: Statement) -> None:

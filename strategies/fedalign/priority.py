@@ -66,7 +66,10 @@ class Granted(Priority):
     """The server grants priority to clients that ask for it, or that a setting lists."""
 
     def granted(self, told: Mapping[str, Scalar]) -> bool | None:
-        """Return whether TRAIN grants a client priority; None: no roll call says so."""
+        """Return whether TRAIN grants a client priority.
+
+        None where TRAIN does not say: there was no roll call.
+        """
         return bool(told[PRIORITY]) if PRIORITY in told else None
 
     def asks(self, client: int, clients: int) -> bool:

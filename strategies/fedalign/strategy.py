@@ -171,7 +171,10 @@ class FedALIGN(Strategy):
     # -- which clients have priority, and which are asked --------------------------------------------
 
     def has_priority(self, round: Round, member: Member) -> bool | None:
-        """Whether a client has priority: as listed, else as granted or as it asked; None: not known."""
+        """Return whether a client has priority.
+
+        It is as listed, else as granted or as it asked. None where it is not known.
+        """
         if self._priority_ids:
             return not self._priority_ids.isdisjoint((member.client_id, member.key_id))
         if round.shared.influence == "bounded":  # a client's own claim does not count
@@ -318,7 +321,10 @@ class FedALIGN(Strategy):
 
 
 def pooled(answers: Iterable[Mapping[str, Any]], key: str) -> float | None:
-    """Return a measure on all clients' examples together; None where no client reports it."""
+    """Return a measure on all clients' examples together.
+
+    None where no client reports it.
+    """
     claims = [(claim(metrics, key), claim(metrics, keys.NUM_EXAMPLES)) for metrics in answers if key in metrics]
     examples = sum(count for _, count in claims)
     return sum(value * (count / examples) for value, count in claims) if claims else None

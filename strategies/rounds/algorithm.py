@@ -48,7 +48,10 @@ class Influence(Part):
 
     @classmethod
     def lack(cls, config: RunConfig, settings: Any) -> str:
-        """Return what `influence = bounded` lacks where clients are not the runtime's own; empty: nothing."""
+        """Return what `influence = bounded` lacks where clients are not the runtime's own.
+
+        Empty where it lacks nothing.
+        """
         return ""
 
     def moves_model(self, round: Round, member: Member) -> bool:
@@ -56,7 +59,9 @@ class Influence(Part):
         return True
 
     def log_weight(self, round: Round, reply: Reply) -> float | None:
-        """Return the logarithm of the weight by which clients are compared; None: of the aggregation weight.
+        """Return the logarithm of the weight by which clients are compared.
+
+        None where that is the aggregation weight.
 
         Raises:
             Refused: if what the client claims is not allowed.

@@ -1,4 +1,7 @@
-"""The keywords of Flower's FedAvg, with their meaning there: whom a round asks, and the names on the wire."""
+"""The keywords of Flower's FedAvg, with their meaning there.
+
+They say whom a round asks, and the names on the wire.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,11 +47,17 @@ class FlowerKeywords(Settings):
     evaluate_metrics_aggr_fn: Any = None
 
     def least_clients(self) -> int:
-        """Return the clients without which no round begins; 0: it is not said."""
+        """Return the number of clients without which no round begins.
+
+        0 where no keyword says it.
+        """
         return max(self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes)
 
     def trained(self, available: int) -> int:
-        """Return after how many joiners a round ends; 0: it asks all."""
+        """Return after how many joiners a round ends.
+
+        0 where the round asks all clients.
+        """
         if self.fraction_train == 1:
             return 0
         return max(int(self.fraction_train * available), self.min_train_nodes, 1)

@@ -132,7 +132,9 @@ class Intake:
             raise self._faults[0]  # no single client ends a run of others
 
     def next_model(self) -> ArrayRecord | None:
-        """Return the next global model; None where it stays.
+        """Return the next global model.
+
+        None where the model stays.
 
         Raises:
             ConfigError: the algorithm returned something else than a model like the one that was sent.
@@ -147,9 +149,10 @@ class Intake:
         return model
 
     def _finished_bounded(self, bounds: Bounds) -> ArrayRecord | None:
-        """Return the next model; None where clients that were cut are nearly alone: then all are asked next.
+        """Return the next model, where influence is bounded.
 
-        In that case the algorithm takes up what it carried before the round: it remembers only models that count.
+        None where clients that were cut are nearly alone: then all are asked next. In that case the algorithm takes
+        up what it carried before the round: it remembers only models that count.
         """
         algorithm = self._algorithm
         self.round.metrics["bounded"] = float(len(bounds.cut | bounds.against))
@@ -171,7 +174,10 @@ class Intake:
         return bounds.leaves_alone(joined, record.count("sat-out") + record.count("refused"))
 
     def _finished(self) -> ArrayRecord | None:
-        """Return what `finish` returns, checked; None where the model stays."""
+        """Return what `finish` returns, checked.
+
+        None where the model stays.
+        """
         sent, kind = self.round.model, type(self._algorithm)
         model: object = self._algorithm.finish(self.round)
         stays = model is KEEP_MODEL or model is sent
@@ -191,7 +197,10 @@ class Intake:
 
 
 def _differs(model: ArrayRecord, sent: ArrayRecord) -> str | None:
-    """Return by what a model differs in form from the one that was sent; None: by nothing."""
+    """Return how a model differs in form from the one that was sent.
+
+    None where it does not differ.
+    """
     if set(model) != set(sent):
         return f"arrays {sorted(model)}, not {sorted(sent)}"
     for name, array in model.items():

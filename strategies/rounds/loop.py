@@ -122,7 +122,10 @@ class Loop:
     # -- training ------------------------------------------------------------------------------------
 
     def _train(self, round: Round) -> ArrayRecord | None:
-        """Have clients train; return the next global model, None where it stays."""
+        """Have clients train, and return the next global model.
+
+        None where the model stays.
+        """
         rounds, channel, algorithm = self.rounds, self._channel, self.rounds.algorithm
         intake, config = rounds.begin(round), rounds.settings_of(round, self._training)
         deadline = channel.clock() + self._timeout

@@ -1,4 +1,7 @@
-"""One round as an object: its record, the model, what clients are told, their checked replies; and hooks of a run."""
+"""One round as an object, and the hooks of a run.
+
+A round has its record, the model, what clients are told, and their checked replies.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -147,7 +150,10 @@ class Hooks:
         """
 
     def on_open_federation(self) -> None:
-        """The run has a node whose key the operator did not register: any process can be such a node."""
+        """The run has a node whose key the operator did not register.
+
+        Any process can be such a node.
+        """
 
     def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
         """The run has waited for its first clients for a while.
@@ -279,7 +285,9 @@ class Round(Setup):
         return min(self.most or available, available)
 
     def layers(self, model: Model | None = None) -> Layers:
-        """Return a model's layers by name, as read-only views, without a copy; None: of the model that is sent.
+        """Return a model's layers by name, as read-only views, without a copy.
+
+        Of the model that is sent, where ``model`` is None.
 
         Raises:
             ValueError: the model has other layers.
@@ -305,7 +313,10 @@ class Round(Setup):
 
 
 def packed(carried: Mapping[str, Mapping[str, Any]]) -> "RecordDict":
-    """Return what is carried from round to round, named dicts, as Flower's records; an empty dict is left out."""
+    """Return what is carried from round to round, as Flower's records.
+
+    It is named dicts; an empty dict is left out.
+    """
     from flwr.app import ConfigRecord, RecordDict
 
     state = RecordDict()

@@ -220,7 +220,10 @@ class Rounds:
         return evaluate_messages(members, model, {**settings, keys.SERVER_ROUND: number}, ttl, self.setup.flower)
 
     def close(self, intake: Intake) -> ArrayRecord | None:
-        """End a round; return the next global model, None where it stays."""
+        """End a round, and return the next global model.
+
+        None where the model stays.
+        """
         record = intake.round.record
         intake.close()
         flower = self.setup.flower
@@ -274,7 +277,10 @@ class Rounds:
         return [message for _, message in messages]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average what clients measured, unweighted; None where none answered."""
+        """Return the unweighted average of what clients measured.
+
+        None where none answered.
+        """
         answers = []
         for message in replies:
             member = self._sender(message)
@@ -289,7 +295,10 @@ class Rounds:
         return MetricRecord({**self.evaluate_metrics(answers), **self.algorithm.summarise(round, answers)})
 
     def evaluate_metrics(self, answers: Sequence[tuple[Member, MetricRecord]]) -> dict[str, Any]:
-        """Return what apps told of a model, averaged; nothing where clients have the run's configuration."""
+        """Return what apps told of a model, averaged.
+
+        Empty where clients have the run's configuration.
+        """
         flower = self.setup.flower
         told = [] if self.setup.configured else [numbers_of(metrics) for _, metrics in answers]
         return averaged(told, flower.weighted_by_key, flower.evaluate_metrics_aggr_fn)

@@ -109,7 +109,10 @@ class Strategy(Algorithm):
         return rounds_of(self).configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: "Iterable[Message]") -> "MetricRecord | None":
-        """Average what clients measured, unweighted; None where none answered."""
+        """Return the unweighted average of what clients measured.
+
+        None where none answered.
+        """
         return rounds_of(self).aggregate_evaluate(server_round, replies)
 
 

@@ -46,7 +46,10 @@ class Calls:
     """By node: how often, and until when it is not called."""
 
     def expire(self, now: float, ttl: float) -> None:
-        """Give up the calls whose time is over: those nodes are called again. Forget pauses that are long over."""
+        """Give up the calls whose time is over, so that their nodes are called again.
+
+        Pauses that are long over are forgotten.
+        """
         self._failed = {node: pause for node, pause in self._failed.items() if now < pause[1] + LONGEST_PAUSE}
         for message_id, call in list(self.pending.items()):
             if now >= call.sent + ttl:

@@ -121,7 +121,10 @@ class Exchange:
 
     @property
     def expected(self) -> int:
-        """Number of clients that may still answer; 0 where none of them is waited for."""
+        """The number of clients that may still answer.
+
+        0 where none of them is waited for.
+        """
         return len(self._left) if self._waited() else 0
 
     def send(self, messages: Sequence[Addressed]) -> tuple[list[Member], list[Member]]:
@@ -142,7 +145,10 @@ class Exchange:
         return reached, unreached
 
     def waits_for(self, member: Member) -> bool:
-        """Whether a client's answer is waited for: it missed no deadline since its last one, and is not too slow."""
+        """Whether a client's answer is waited for.
+
+        It is where the client missed no deadline since its last answer, and is not too slow.
+        """
         if member.client_id in self._channel.absent:
             return False
         return not (self._paced and self._past_patience(member.client_id))
@@ -186,7 +192,10 @@ class Exchange:
             yield from self.poll()
 
     def close(self) -> list[tuple[Member, str]]:
-        """End; return the clients that did not answer, in order, each with the reason why it is not waited for."""
+        """End the exchange; return the clients that did not answer, in order.
+
+        Each comes with the reason why it is not waited for.
+        """
         channel, now = self._channel, self._channel.clock()
         silent: list[tuple[Member, str]] = []
         for message_id, member in self._left.items():
@@ -233,7 +242,10 @@ class Exchange:
         return [i for i, m in self._left.items() if self.waits_for(m)]
 
     def _pull(self, ids: Sequence[str]) -> Iterator[Addressed | None]:
-        """Yield the replies to these messages, in order; None: to an earlier exchange."""
+        """Yield the replies to these messages, each with its client, in order.
+
+        None for a reply to an earlier exchange.
+        """
         channel = self._channel
         late = list(channel.late)[:_LATE_AT_ONCE]
         for message_id in late:  # the others have their turn next time

@@ -37,7 +37,9 @@ class ProvenKey:
 
 
 class Owners:
-    """The owner of each client-id: the fingerprint of a key, its beginning where the operator named it, or `NEXT`.
+    """The owner of each client-id, by the fingerprint of its key.
+
+    It is the beginning of a fingerprint where the operator named it, or `NEXT`.
 
     Attributes:
         lasting: by client-id, in all runs.
@@ -52,7 +54,7 @@ class Owners:
 
     @contextmanager
     def open(self) -> "Iterator[Owners]":
-        """See `Identities`: the owners of one run, for as long as its process runs."""
+        """Yield the owners of one run, for as long as its process runs."""
         yield self
 
     def check(self, client_id: str, key: ProvenKey) -> None:

@@ -293,7 +293,10 @@ def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
 
 
 def _info(message: Message) -> ConfigRecord:
-    """Return who a client says it is; empty where it does not say."""
+    """Return the record in which a client says who it is.
+
+    Empty where it does not say.
+    """
     record = None if message.has_error() else _record(message, keys.INFO, ConfigRecord)
     return ConfigRecord() if record is None else record
 
@@ -345,7 +348,9 @@ def read_roll_call(message: Message) -> Member:
 
 
 def read_proof(message: Message) -> tuple[str, bytes] | None:
-    """Return the proof that an answer to the roll call carries, None where it carries none; not checked yet.
+    """Return the proof in an answer to the roll call, not checked yet.
+
+    None where the answer carries none.
 
     Returns:
         The client's own public key in PEM, and a signature (`fedappeal.protocol.proof`).

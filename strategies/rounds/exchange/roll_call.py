@@ -187,7 +187,9 @@ class RollCall:
         return stayed and not member.left
 
     def _read(self, call: Call, message: Message, owners: Owners) -> tuple[ProvenKey | None, Member]:
-        """Return the key that a node has proven, None in a simulation, and who it says it is.
+        """Return the key that a node has proven, and who it says it is.
+
+        The key is None in a simulation.
 
         Raises:
             Refused: whatever is wrong with the answer.
@@ -206,7 +208,10 @@ class RollCall:
             raise Refused(f"its answer cannot be read ({type(error).__name__})") from error
 
     def _refuse(self, node: int, refusal: Refused) -> None:
-        """Take note of a node that is not enrolled; of very many, the hooks are told of ever fewer."""
+        """Take note of a node that is not enrolled.
+
+        Of very many, the hooks are told of ever fewer.
+        """
         # A client that declines itself is named; of any other the node is all that is known.
         self.refused[node] = str(refusal) if isinstance(refusal, Declined) else f"node {node}: {refusal}"
         self._refusals = count = self._refusals + 1

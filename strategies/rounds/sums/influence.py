@@ -158,7 +158,10 @@ class Medians:
     latest: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def note(self, client: str, values: Mapping[str, float]) -> None:
-        """Take a client's values in, in place of its last ones; 0 and infinity say nothing of the others."""
+        """Take a client's values in, in place of its last ones.
+
+        0 and infinity say nothing of the others, and are left out.
+        """
         for name, value in values.items():
             of_clients = self.latest.setdefault(name, {})
             if math.isfinite(value):
@@ -190,7 +193,10 @@ class Medians:
 
 @dataclass
 class Sent:
-    """A joined reply, the logarithms of its weight and of its updates' norms, and whether it is within the bounds."""
+    """A joined reply, with the logarithms of its weight and norms.
+
+    The norms are of its updates. ``within`` says whether it is within the bounds.
+    """
 
     reply: Reply
     values: Mapping[str, float]
@@ -259,7 +265,9 @@ class Bounds:
         self._waiting: list[Sent] = []
 
     def admit(self, reply: Reply, log_weight: float, unit: float = 1.0) -> list[Sent]:
-        """Take in a joined reply that fits the model; return the replies that count from now on, for `bounded`.
+        """Take in a joined reply; return the replies that count from now on.
+
+        The reply has to fit the model. What is returned is for `bounded`.
 
         Args:
             reply: as it was sent.
@@ -320,7 +328,9 @@ class Bounds:
         return bounded
 
     def leaves_alone(self, joined: Collection[str], others: int) -> bool:
-        """Whether a client that had to be cut would move the model alone, or with one other, and there are others.
+        """Whether a client that had to be cut would move the model nearly alone.
+
+        That is alone or with one other, where there are others.
 
         Args:
             joined: clients that joined, and were not refused.
@@ -352,5 +362,8 @@ class Bounds:
 
 
 def _cut(value: float, middle: float, factor: float) -> float:
-    """Return the factor that brings a number to the median where it is beyond its limit; all are logarithms."""
+    """Return the factor that brings a number down to the median.
+
+    1 where the number is within ``factor`` medians. The number and the median are given as logarithms.
+    """
     return 1.0 if value <= math.log(factor) + middle + _TOLERANCE else math.exp(middle - value)

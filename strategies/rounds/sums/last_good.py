@@ -1,4 +1,4 @@
-"""The last good model: what a run goes back to where the model has become useless to its clients.
+"""The last good model, taken up where the model has become useless to clients.
 
 A model can be finite and of no use, such as one of values around 1e30. The clients' losses say so. A client has
 answered an evaluation with a usable loss, or without one: by an error, by a reply that is left out, as one with a
@@ -50,7 +50,10 @@ class Divergence:
         return bool(self._clients)
 
     def note(self, client_id: str, finite: bool) -> None:
-        """Take note of a client's answer; none, or an error, says nothing about the model."""
+        """Take note of a client's answer.
+
+        No answer, or an error, says nothing about the model.
+        """
         if finite:
             self._clients.discard(client_id)
         else:

@@ -318,7 +318,10 @@ class HeldModels(WeightedSum):
         self._models: list[dict[str, NDArray[np.generic]]] = []
 
     def trim(self) -> int:
-        """Return how many values of a coordinate are left out at either end: of three or more at least one."""
+        """Return how many values of a coordinate are left out at either end.
+
+        Of three or more values, at least one.
+        """
         return min((self.count - 1) // 2, max(1, int(self._trim_share * self.count + 1e-9)))
 
     def add_checked(self, values: CheckedModel, weight: float) -> None:
@@ -334,7 +337,10 @@ class HeldModels(WeightedSum):
         self.count += 1
 
     def combine(self, keep: float, scale: float) -> "ArrayRecord":
-        """Return ``keep * model_sent + scale * m * statistic`` in the sent layout, and let go of the models."""
+        """Return ``keep * model_sent + scale * m * statistic`` in the sent layout.
+
+        The models are let go of.
+        """
         for name, like in self._like.items():
             total = self._sums[name] = np.zeros(like.size, dtype=np.float64)
             for start in range(0, like.size if self._models else 0, _COLUMNS):
