@@ -193,8 +193,8 @@ class Task(Plugin, ABC):
     def counts(self, client: int) -> tuple[int, int] | None:
         """Return a client's numbers of training and test examples, without reading.
 
-        None where they are not known. Where they are known, a simulation in which few clients train each round loads a
-        client when it is first needed. A class that overrides `load` has to override this as well.
+        None where they are not known. Where they are known, a simulation in which few clients train each round loads
+        a client when it is first needed. A class that overrides `load` has to override this as well.
         """
         return None
 

@@ -6,7 +6,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
@@ -305,3 +305,62 @@ def test_an_owner_who_wants_to_be_asked_is_asked_before_the_app_sees_anything(tm
     _, watch = run(FedAvg(min_clients=2), grid, 2)
     assert [sorted(record.decisions.values()) for record in watch.records] == [["joined", "joined"]] * 2
     assert seen
+
+
+def broken(kind: str) -> ClientApp:
+    """An app with one mistake."""
+    app, whole = ClientApp(), numpy_app()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        reply = whole(message, context)
+        [(name, arrays)] = reply.content.array_records.items()
+        if kind == "no arrays":
+            del reply.content[name]
+        if kind == "other names":
+            reply.content[name] = ArrayRecord({f"net.{k}": a for k, a in arrays.items()})
+        if kind == "other shapes":
+            reply.content[name] = ArrayRecord({k: Array(np.zeros((2, 2))) for k in arrays})
+        return reply
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        reply = whole(message, context)
+        if kind == "a text for a loss":
+            reply.content["numbers"] = MetricRecord({"num-examples": 3, "eval_loss": "0.3"})  # type: ignore[dict-item]
+        if kind == "a list for a loss":
+            reply.content["numbers"] = MetricRecord({"num-examples": 3, "eval_loss": [0.3]})
+        if kind == "no numbers":
+            del reply.content["numbers"]
+        return reply
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("no arrays", "the app's train returned 0 ArrayRecords: one is allowed"),
+        ("other names", r"the app's train returned array 'net\.a-slope' .*: names, shapes and dtypes"),
+        ("other shapes", r"the app's train returned array 'a-slope' of shape \(2, 2\)"),
+        ("a text for a loss", "TypeError: "),
+        ("a list for a loss", "the app tells 'eval_loss' as a list: one number is allowed"),
+        ("no numbers", "the app's evaluate returned 0 MetricRecords: one is allowed"),
+    ],
+)
+def test_an_authors_mistake_is_one_clear_line_at_the_roll_call(kind: str, line: str) -> None:
+    grid, _ = federation([volunteer(broken(kind), solo__steps=1)])
+    with pytest.raises(Exception, match=line) as error:
+        run(MaxFL(start_timeout=5), grid, 1)
+    assert "\n" not in str(error.value)
+
+
+def test_clients_that_tell_other_numbers_share_what_all_of_them_tell() -> None:
+    apps = [numpy_app(names={"acc": name}) for name in ("eval_acc", "hit_accuracy")]
+    grid, _ = federation([volunteer(app, participation="always") for app in apps])
+    result, watch = run(FedAvg(min_clients=2), grid, 1)
+    told = result.evaluate_metrics_clientapp[1]
+    assert "eval_loss" in told
+    assert not {"eval_acc", "hit_accuracy"} & set(told)
+    assert 0 < told["accuracy"] < 1, "by their endings both are accuracies"
+    assert watch.records[0].failures == {}
