@@ -173,9 +173,10 @@ class AppLearner(Learner):
         self.joined: Message | None = None
         self._layout: tuple[ArrayRecord, Layout] | None = None
 
-    def attend(self, attended: Attended, store: Store) -> None:
-        """Take up a message."""
+    def attend(self, attended: Attended, store: Store, run_key: str) -> None:
+        """Take up a message of a run, with the run's records."""
         self.attended, self.store, self.joined = attended, store, None
+        self.data_fingerprint = run_key  # what the app is told, and so its requirement, is the run's
 
     @property
     def expects(self) -> Layout:  # type: ignore[override]

@@ -5,6 +5,7 @@ the client spends its goodwill by itself, and sits a round out by an error reply
 """
 
 import logging
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from client.outcome import ANSWERED, EVALUATED, JOINED, LEFT, Outcome
 from client.participant import Participant
 from client.roster import Participants, store_of
 from client.settings import ANY, NodeSettings
-from client.state.memory import client_identity
+from client.state.memory import RunMemory, client_identity
 from fedappeal.core.local_rule import LocalTrainingSettings, Store, StoredRecord
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
@@ -40,7 +41,7 @@ DEFAULTS: Mapping[str, Scalar] = {
 """Settings of apps that say nothing: a solo step is a call of the app's ``train``."""
 PREFIX = "fedappeal."
 """In front of the names under which the client remembers in the app's context."""
-_RUN, _SEEN, _ROUND = "app-run", "seen", keys.SERVER_ROUND
+_RUN, _SEEN, _TOLD, _ROUND = "app-run", "seen", "told", keys.SERVER_ROUND
 _HANDLED = (MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE)
 _OF_TRAINING = frozenset(LocalTrainingSettings.keys())
 _OF_OWNER = set(NodeSettings.keys()) - {
@@ -144,14 +145,19 @@ class AppClients:
     def _answer(self, kind: str, message: Message, ours: Context, theirs: Context) -> AppOutcome:
         node = _node_of(ours.node_config)
         store = store_of(node, ours)
-        attended = self._attended(kind, message, theirs, store)
-        config, names = message.content[attended.record[1]], attended.record
+        names = _only(message, ArrayRecord), _only(message, ConfigRecord)
+        config = message.content[names[1]]
+        run_key = str(config.get(keys.RUN_KEY) or f"run-{message.metadata.run_id}")
+        records = RunMemory(store, run_key).records  # of this run alone: a state folder has many
+        attended = self._attended(kind, message, theirs, records, names)
         of_us = kind == MessageType.QUERY or keys.MANDATORY in config or keys.SPLIT in config
-        translated = self._translated(message, attended, store, of_us)
-        client = self._participant(config, translated, ours, node, store, of_us)
+        translated = self._translated(message, attended, records, of_us, run_key)
+        client = self._participant(config, translated, ours, node, store, records, of_us)
         learner = client.learner
         assert isinstance(learner, AppLearner)
-        learner.attend(attended, client.store)
+        if learner.data_fingerprint != run_key:  # what the app is told may be other than in the run before
+            client.measured = {}
+        learner.attend(attended, records, run_key)
         if kind == MessageType.EVALUATE and not of_us:
             reply = self.app(message, theirs)
             learner.note(reply, "" if self._offers.splits else f"/{content_hash(attended.model)}")
@@ -167,9 +173,10 @@ class AppClients:
             reply.content[name] = ArrayRecord({key: model[key] for key in attended.model})
         return AppOutcome(**{**vars(outcome), "replied": reply})
 
-    def _attended(self, kind: str, message: Message, context: Context, store: Store) -> Attended:
+    def _attended(
+        self, kind: str, message: Message, context: Context, store: Store, names: tuple[str, str]
+    ) -> Attended:
         """Return what the app would see of a message; what it is told is remembered for questions of the client's."""
-        names = tuple(_only(message, record) for record in (ArrayRecord, ConfigRecord))
         of_kind: dict[str, ConfigRecord] = {}
         for one, default in ((MessageType.TRAIN, ConfigRecord()), (MessageType.EVALUATE, self._evaluate_config)):
             if kind == one:
@@ -178,14 +185,13 @@ class AppClients:
                 told = message.content[name]
             else:
                 kept = store.read(name)
-                of_kind[one] = default if kept is None else ConfigRecord(dict(kept.values))
+                told = default if kept is None else ConfigRecord.inflate(b64decode(str(kept.values[_TOLD])))
+                of_kind[one] = ConfigRecord({_ROUND: 1, **told})
                 continue
             assert isinstance(told, ConfigRecord)
-            of_kind[one] = told
-            store.write(app_config(one), StoredRecord({k: v for k, v in told.items() if isinstance(v, Scalar)}))
-        return Attended(
-            message, context, (names[0], names[1]), of_kind[MessageType.TRAIN], of_kind[MessageType.EVALUATE]
-        )
+            of_kind[one] = ConfigRecord({_ROUND: 1, **told})  # the roll call's tells no round, which apps may read
+            store.write(app_config(one), StoredRecord({_TOLD: b64encode(told.deflate()).decode()}))
+        return Attended(message, context, names, of_kind[MessageType.TRAIN], of_kind[MessageType.EVALUATE])
 
     def _participant(
         self,
@@ -194,6 +200,7 @@ class AppClients:
         context: Context,
         node: NodeSettings,
         store: Store,
+        records: Store,
         of_us: bool,
     ) -> Participant:
         """Return the client of a context, in a run of the strategy that its messages name."""
@@ -201,16 +208,16 @@ class AppClients:
         if strategy := str(config.get(keys.STRATEGY, "")):
             sent = section(config, strategy)
             known = STRATEGIES.load(strategy, node.allowed).Settings.keys()
-            kept = store.read(_RUN)
+            kept = records.read(_RUN)
             before = kept.values if kept is not None and kept.values["strategy"] == strategy else {}
             named = {
                 **before,
                 "strategy": strategy,
                 **{f"{strategy}.{key}": sent[key] for key in sent if key in known},
             }
-            store.write(_RUN, StoredRecord(named))
+            records.write(_RUN, StoredRecord(named))
             run |= named
-        elif of_us and (kept := store.read(_RUN)) is not None:
+        elif of_us and (kept := records.read(_RUN)) is not None:
             run |= kept.values
         place = max(0, node.partition_id)
         unseen = int(run.get("unseen-clients", 0))
@@ -224,13 +231,12 @@ class AppClients:
     def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> AppLearner:
         return AppLearner(self.app, self._names, self._offers, config.local_steps, config.holds_out)
 
-    def _translated(self, message: Message, attended: Attended, store: Store, of_us: bool) -> Message:
+    def _translated(self, message: Message, attended: Attended, store: Store, of_us: bool, run_key: str) -> Message:
         """Return a message as our clients are sent it."""
         told = message.content[attended.record[1]]
         assert isinstance(told, ConfigRecord)
         config = {key: value for key, value in told.items() if key not in _OF_TRAINING}
-        if not config.get(keys.RUN_KEY):
-            config[keys.RUN_KEY] = f"run-{message.metadata.run_id}"
+        config[keys.RUN_KEY] = run_key
         if not of_us:
             seen = store.read(_SEEN)
             counted = (int(seen.values[_ROUND]) if seen else 0) + 1

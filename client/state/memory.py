@@ -47,6 +47,21 @@ def _run_record(values: tuple[tuple[str, Scalar], ...]) -> StoredRecord:
     return StoredRecord(dict(values))
 
 
+class _RunRecords:
+    """A `Store` of one run's records: their names end in its key."""
+
+    def __init__(self, store: Store, run_key: str) -> None:
+        self.durable, self._store, self._run_key = store.durable, store, run_key
+
+    def read(self, name: str) -> StoredRecord | None:
+        """Return the run's record of that name, or None."""
+        return self._store.read(f"{name}-{self._run_key}")
+
+    def write(self, name: str, record: StoredRecord) -> None:
+        """Replace it."""
+        self._store.write(f"{name}-{self._run_key}", record)
+
+
 _ABSENT: list[Any] = [0, 0, math.nan, math.nan, (), 0]
 """In place of what a round that an earlier version kept does not say."""
 
@@ -84,6 +99,11 @@ class RunMemory:
             )
         self._store = store
         self._run_key = run_key
+
+    @property
+    def records(self) -> Store:
+        """Further records of this run, under any names; they are forgotten with it."""
+        return _RunRecords(self._store, self._run_key)
 
     @property
     def requirement(self) -> str:

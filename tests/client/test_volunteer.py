@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from client.approval import approve
+from client.state.store import DiskStore
 from fedappeal.clientapp import volunteer
 from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
@@ -226,13 +227,55 @@ def test_training_alone_goes_on_over_several_messages_where_one_is_too_short(mon
     monkeypatch.setattr(learner, "seconds_left", lambda message: next(left))
     grid, nodes = federation([volunteer(numpy_app(), solo__steps=6)])
     _, watch = run(MaxFL(mandatory_rounds=2), grid, 2)
-    assert "fedappeal.solo-progress" in nodes[0].context.state
+    assert "fedappeal.solo-progress-run-7" in nodes[0].context.state
     assert [r.decisions for r in watch.records] == [{"client-0000": "joined"}] * 2
     rho = nodes[0].context.state
     [stored] = [
         rho[name]["rho"] for name in rho if name.startswith("fedappeal.requirement-") and "arrays" not in name
     ]
     assert stored == pytest.approx(solo(0, 6), rel=1e-12)
+
+
+def test_runs_that_share_a_state_folder_share_nothing_of_an_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import client.app_learner as learner
+
+    app = volunteer(numpy_app(), solo__steps=2, goodwill=9)
+    state = {"partition-id": 0, "state-dir": str(tmp_path)}
+
+    def ask(run: int, w: float) -> Message:
+        be_sender(run_id=run, node_id=1, task_id=9)
+        content = RecordDict(
+            {"arrays": ArrayRecord({k: Array(np.array([w])) for k in START}), "config": ConfigRecord()}
+        )
+        return app(
+            Message(content, 10, "train", ttl=600, group_id="1"), Context(run, 10, dict(state), RecordDict(), {})
+        )
+
+    left = iter([100.0, 90.0, 10.0, 1.0] + [100.0, 99.0] * 40)
+    monkeypatch.setattr(learner, "seconds_left", lambda message: next(left))
+    ask(1, 0.0)  # trains alone once, and is to go on with its run's next message
+    assert ask(2, 3.0).has_content()
+    start = np.array([3.0, 3.0])
+    store = DiskStore(tmp_path)
+    stored = [store.look(name) for name in store.names() if name.startswith("requirement-")]
+    alone = loss(step(step(start, points(0)), points(0)), points(0))
+    assert [record.values["rho"] for record in stored if record] == pytest.approx([alone], rel=1e-12)
+    assert ask(3, 3.0).has_content()
+    requirements = {store.readable_values(f"run-run-{run}")["requirement"] for run in (2, 3)}
+    assert len(requirements) == 2, "what the app is told may differ, and with it what it reaches alone"
+
+
+def test_an_app_is_told_the_round_and_lists_whenever_it_is_asked() -> None:
+    seen: Seen = []
+    grid, _ = federation([volunteer(numpy_app(seen=seen), solo__steps=2)])
+    told = ConfigRecord({"lr": 0.1, "layers": [1, 2], "key": b"x"})
+    _, watch = run(MaxFL(mandatory_rounds=2), grid, 2, train_config=told, evaluate_config=told)
+    assert [r.decisions for r in watch.records] == [{"client-0000": "joined"}] * 2
+    assert {tuple(config[key]) for _, config in seen for key in ("layers",)} == {(1, 2)}
+    assert {config["key"] for _, config in seen} == {b"x"}
+    assert {config["server-round"] for _, config in seen} == {1, 2}
 
 
 @pytest.mark.parametrize(
