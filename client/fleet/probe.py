@@ -13,6 +13,7 @@ from cryptography import x509
 from client.settings import GRPC, HTTP, Connection
 from fedappeal.flower.node.fleet import NotConnected
 from fedappeal.flower.node.fleet_grpc import GREETING, answers_greeting
+from fedappeal.flower.node.proxy import Proxy, open_connection, proxy_of
 from fedappeal.flower.node.tls import ALPN, speaks_tls, split_address, trusting, unverified_context
 
 _WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
@@ -29,24 +30,32 @@ def probe(connection: Connection, timeout: float = 3.0) -> str:
     Raises:
         NotConnected: if it cannot be reached as the settings say; the reason, one line for a person to read.
     """
-    address = connection.superlink
+    address, proxy = connection.superlink, None
     host, port = split_address(address)
     try:
-        with socket.create_connection((host, port), timeout) as raw:
+        proxy = proxy_of(host, tls=not connection.insecure)
+        with open_connection((host, port), timeout, tls=not connection.insecure) as raw:
             spoken = _in_plaintext(raw, address) if connection.insecure else _over_tls(raw, host, connection)
     except NotConnected:
         raise
-    except socket.gaierror:
-        raise NotConnected(f"the host name '{host}' is not known") from None
-    except ConnectionRefusedError:
-        raise NotConnected(f"nothing listens at {address}: is the SuperLink running?") from None
-    except TimeoutError:
-        raise NotConnected(f"{address} does not answer (a firewall, or the wrong host?)") from None
     except OSError as error:
-        raise NotConnected(f"{address} is not reachable: {error.strerror or error}") from None
+        raise NotConnected(_unreachable(error, address, host, proxy)) from None
     if connection.transport not in ("auto", spoken):
         raise NotConnected(f"what listens at {address} speaks {spoken}, and transport = '{connection.transport}'")
     return spoken
+
+
+def _unreachable(error: OSError, address: str, host: str, proxy: Proxy | None) -> str:
+    reason = str(error.strerror or error)
+    if proxy is not None:
+        return f"{address} is not reachable by {proxy}: {reason}; no_proxy names what is reached without it"
+    if isinstance(error, socket.gaierror):
+        return f"the host name '{host}' is not known"
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens at {address}: is the SuperLink running?"
+    if isinstance(error, TimeoutError):
+        return f"{address} does not answer (a firewall, or the wrong host?)"
+    return f"{address} is not reachable: {reason}"
 
 
 def _answered(raw: socket.socket) -> str:
@@ -62,10 +71,9 @@ def _answered(raw: socket.socket) -> str:
 
 
 def _in_plaintext(raw: socket.socket, address: str) -> str:
-    peer = raw.getpeername()[:2]
     if spoken := _answered(raw):
         return spoken
-    if speaks_tls(peer, raw.gettimeout()):
+    if speaks_tls(split_address(address), raw.gettimeout()):
         raise NotConnected(f"the SuperLink at {address} speaks TLS: give root-certificates instead of insecure")
     raise NotConnected(f"what listens at {address} is no Fleet API in plaintext: is the port the right one?")
 
@@ -79,13 +87,12 @@ def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
     except OSError as error:
         raise NotConnected(f"root-certificates = '{ca}' cannot be read: {error.strerror or error}") from None
     context.set_alpn_protocols(["http/1.1"] if connection.transport == HTTP else [ALPN, "http/1.1"])
-    peer = raw.getpeername()[:2]
     try:
         with context.wrap_socket(raw, server_hostname=host) as secure:
             spoken = GRPC if secure.selected_alpn_protocol() == ALPN else _answered(secure)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _WRONG_NAME:
-            names = _names(peer, raw.gettimeout())
+            names = _names(split_address(address), raw.gettimeout())
             hosts = f"; it is for {', '.join(names)}" if names else ""
             reason = f"the certificate of {address} is not for the name '{host}'{hosts}"
         elif error.verify_code in _WRONG_TIME:
@@ -110,7 +117,7 @@ def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
 def _names(peer: tuple[str, int], timeout: float | None) -> list[str]:
     """Return the names that a server's certificate holds; none where it cannot be had."""
     try:
-        with socket.create_connection(peer, timeout) as raw, unverified_context().wrap_socket(raw) as secure:
+        with open_connection(peer, timeout, tls=True) as raw, unverified_context().wrap_socket(raw) as secure:
             content = secure.getpeercert(binary_form=True)
         certificate = x509.load_der_x509_certificate(content or b"")
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

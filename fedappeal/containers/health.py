@@ -17,7 +17,7 @@ def problem(address: str, timeout: float = 3.0) -> str | None:
         address: ``HOST:PORT`` of its gRPC health service, in plaintext.
         timeout: seconds to wait for the answer.
     """
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         try:
             status = HealthStub(channel).Check(HealthCheckRequest(), timeout=timeout).status
         except grpc.RpcError as error:

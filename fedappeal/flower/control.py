@@ -5,7 +5,7 @@ A process that reaches that port can do both, so the port belongs to loopback or
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -26,7 +26,9 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fedappeal.flower.messages import known_error
+from fedappeal.flower.node.proxy import proxy_of
 from fedappeal.flower.node.tls import speaks_tls, split_address
+from fedappeal.flower.proxied import heed_proxies
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.proof import client_id_of
 
@@ -251,6 +253,7 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
     Raises:
         ControlError: if the SuperLink is not reachable or refuses a call that is made inside.
     """
+    heed_proxies()
     client = ControlHttpClient.from_server_address(
         server_address=address,
         insecure=root_certificates is None,
@@ -278,10 +281,18 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
                     f"what listens at {address} does not speak TLS: leave root-certificates out"
                 ) from None
         raise ControlError(
-            f"the SuperLink at {address} is not reachable: {printable(error)}", unreachable=True
+            f"the SuperLink at {address} is not reachable{_by_proxy(address, root_certificates)}: {printable(error)}",
+            unreachable=True,
         ) from None
     finally:
         client.close()
+
+
+def _by_proxy(address: str, root_certificates: bytes | None) -> str:
+    with suppress(OSError):
+        proxy = proxy_of(split_address(address)[0], tls=root_certificates is not None)
+        return f" by {proxy}" if proxy else ""
+    return ""
 
 
 def _reason(response: httpx.Response, error: FlowerError | None) -> str:

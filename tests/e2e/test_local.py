@@ -35,7 +35,15 @@ def end_all(marked: Marked) -> None:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path, transport: str) -> None:
+def test_a_local_federation_of_real_processes(
+    marked: Marked, tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, url in (
+        ("http", "http://127.0.0.1:9"),
+        ("https", "http://127.0.0.1:9"),
+        ("all", "socks5://127.0.0.1:9"),
+    ):
+        monkeypatch.setenv(f"{kind}_proxy", url)  # dead, and never for loopback
     folder = tmp_path / "run"
     options = "--clients 3 --unseen-clients 1 --rounds 3 --mandatory-rounds 1 --on-empty-round keep --transport"
     done = marked.run(FEDAPPEAL, "local", *options.split(), transport, "--out", str(folder), warm=True)

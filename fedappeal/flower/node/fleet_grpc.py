@@ -11,6 +11,8 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
 
 from fedappeal.flower.node import fleet_api as api
+from fedappeal.flower.node.proxy import proxy_of
+from fedappeal.flower.node.tls import split_address
 
 _STATUS = {
     grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
@@ -52,10 +54,12 @@ class GrpcFleet(api.FleetApi):
     """The calls of the Fleet API over a gRPC channel, with Flower's `FleetStub`."""
 
     def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
-        self._connect = partial(grpc.insecure_channel, self.address, _CHANNEL_OPTIONS)
+        proxy = proxy_of(split_address(self.address)[0], tls=not insecure)
+        options = [*_CHANNEL_OPTIONS, ("grpc.http_proxy", proxy.url) if proxy else ("grpc.enable_http_proxy", 0)]
+        self._connect = partial(grpc.insecure_channel, self.address, options)
         if not insecure:
             credentials = grpc.ssl_channel_credentials(root_certificates)
-            self._connect = partial(grpc.secure_channel, self.address, credentials, _CHANNEL_OPTIONS)
+            self._connect = partial(grpc.secure_channel, self.address, credentials, options)
         self._renew()
 
     def _renew(self) -> None:

@@ -21,6 +21,7 @@ from google.protobuf.message_factory import GetMessageClass  # type: ignore[impo
 
 from fedappeal.flower.node import fleet_api as api
 from fedappeal.flower.node.fleet import NotAdmitted
+from fedappeal.flower.node.proxy import proxy_of, tunnelled
 from fedappeal.flower.node.signing import Headers, http_headers
 from fedappeal.flower.node.tls import split_address, trusting
 
@@ -56,10 +57,12 @@ class HttpFleet(api.FleetApi):
 
     def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
         host, port = split_address(self.address)
-        self._make: Callable[[], http.client.HTTPConnection] = partial(http.client.HTTPConnection, host, port)
+        make: Callable[[], http.client.HTTPConnection] = partial(http.client.HTTPConnection, host, port)
         if not insecure:
-            context = trusting(root_certificates)
-            self._make = partial(http.client.HTTPSConnection, host, port, context=context)
+            make = partial(http.client.HTTPSConnection, host, port, context=trusting(root_certificates))
+        self._make: Callable[[], http.client.HTTPConnection] = lambda: tunnelled(
+            make(), proxy_of(host, tls=not insecure)
+        )
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: dict[http.client.HTTPConnection, socket.socket | None] = {}

@@ -1,7 +1,8 @@
 """Addresses and TLS as a node uses them: what an address names, what listens there, and whom a client trusts."""
 
-import socket
 import ssl
+
+from fedappeal.flower.node.proxy import open_connection
 
 ALPN = "h2"
 """What TLS calls gRPC's protocol."""
@@ -16,7 +17,7 @@ def split_address(address: str) -> tuple[str, int]:
 def speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
     """Whether the server at a host and port answers by TLS."""
     try:
-        with socket.create_connection(peer, timeout) as raw, unverified_context().wrap_socket(raw):
+        with open_connection(peer, timeout, tls=True) as raw, unverified_context().wrap_socket(raw):
             return True
     except OSError:
         return False

@@ -1,6 +1,5 @@
 """Who may come in at a port of loopback: processes of the user who started the SuperLink."""
 
-import ipaddress
 import os
 from collections.abc import Callable
 from typing import Any
@@ -116,11 +115,3 @@ def grpc_address(peer: str) -> Address | None:
     if kind not in ("ipv4", "ipv6") or not port.isdigit():
         return None
     return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host that a server listens at is this machine's loopback."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,5 +2,8 @@
 
 from flwr.superlink.cli import flwr_serverapp
 
+from fedappeal.flower.proxied import heed_proxies
+
 if __name__ == "__main__":
+    heed_proxies()
     flwr_serverapp()

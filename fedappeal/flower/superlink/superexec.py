@@ -26,6 +26,7 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
+from fedappeal.flower.proxied import heed_proxies
 from fedappeal.flower.superlink.superlink_log import RateLimitedLog
 from fedappeal.system.process_end import end_with_parent
 
@@ -55,6 +56,7 @@ class SuperExec(Thread):
         self._ca = command[command.index(_CA) + 1] if _CA in command else None
         self._install = [option for option in command if option == _INSTALL]
         self._ended = Event()
+        heed_proxies()
         self.start()
 
     def run(self) -> None:

@@ -29,6 +29,7 @@ from flwr.superlink import extensions
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
+from fedappeal.flower.node.proxy import is_loopback
 from fedappeal.flower.node.tls import split_address
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.connections import make_grpc_server, serve_http
@@ -36,7 +37,7 @@ from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.object_store import keep_objects_in_memory
 from fedappeal.flower.superlink.runtime_fast_path import RuntimeFastPath
-from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly, is_loopback
+from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
 from fedappeal.settings.config import ConfigError

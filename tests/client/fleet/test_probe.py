@@ -152,3 +152,14 @@ def test_the_ca_is_found_in_the_home_folder_and_missed_by_its_own_name(
     assert probe(connection) == GRPC
     gone = connection.model_copy(update={"root_certificates": "~/gone.crt"})  # since the settings were checked
     assert reason_of(gone) == "root-certificates = '~/gone.crt' cannot be read: No such file or directory"
+
+
+def test_a_proxy_that_is_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:9")
+    assert reason_of(Connection(superlink="b.example:1", insecure=True)) == (
+        "b.example:1 is not reachable by the proxy 127.0.0.1:9 (http_proxy): Connection refused; "
+        "no_proxy names what is reached without it"
+    )
+    reason = reason_of(Connection(superlink="b.example:1"))
+    assert reason == "b.example:1 is not reachable: https_proxy = 'socks5://...' is not allowed: http://HOST:PORT"

@@ -11,8 +11,9 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 import pytest
 from flwr.proto import fleet_pb2_grpc
 
+from fedappeal.flower.node.proxy import is_loopback
 from fedappeal.flower.superlink import same_user
-from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly, grpc_address, is_loopback
+from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly, grpc_address
 
 
 @pytest.mark.parametrize(
