@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, mode
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.data.columns import Columns, is_table
 from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
+from fedappeal.settings.address import refuse_address
 from fedappeal.settings.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
 from fedappeal.settings.model import setting
 from fedappeal.settings.rounds import MOST_GOODWILL
@@ -237,9 +238,8 @@ class Connection(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        host, _, port = self.superlink.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"superlink = '{self.superlink}' is not allowed: HOST:PORT of the Fleet API")
+        if refusal := refuse_address(self.superlink, "the Fleet API"):
+            raise ValueError(refusal)
         for name, value in (("root-certificates", self.root_certificates), ("key", self.key)):
             if value and self.insecure:
                 raise ValueError(f"{name} = '{value}' is not allowed together with insecure")

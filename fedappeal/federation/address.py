@@ -5,6 +5,7 @@ import socket
 import ssl
 from pathlib import Path
 
+from fedappeal.settings.address import refuse_address
 from fedappeal.settings.config import ConfigError
 
 
@@ -34,9 +35,8 @@ def check_control_address(address: str) -> None:
     Raises:
         ConfigError: if it is not ``HOST:PORT``.
     """
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"superlink = '{address}' is not allowed: HOST:PORT of the SuperLink's Control API")
+    if refusal := refuse_address(address, "the SuperLink's Control API"):
+        raise ConfigError(refusal)
 
 
 def check_port(port: int, setting: str = "port", address: str = "127.0.0.1") -> None:
