@@ -23,6 +23,7 @@ from fedappeal.settings.config import ConfigError
 WARM_UP, JOINED = "warm-up", "batches"
 """Purposes of a `Job`: training alone for the requirement, and for a round that was joined."""
 _PROGRESS, _LATEST, _SIZE = "solo-progress", "latest-measurement", "examples"
+_MOST_EXAMPLES = 10**12
 _LOSS, _ACCURACY = re.compile(r"loss\Z", re.IGNORECASE), re.compile(r"(acc|accuracy)\Z", re.IGNORECASE)
 
 
@@ -76,7 +77,10 @@ class Names:
         """
         if self.examples not in metrics:
             raise ConfigError(f"the app's {kind} tells no '{self.examples}': the number of its examples")
-        return max(1, round(_number(metrics, self.examples)))
+        count = _number(metrics, self.examples)
+        if not 0 <= count <= _MOST_EXAMPLES:  # NaN, too
+            raise ConfigError(f"the app's {kind} tells '{self.examples}' = {count}: a number of examples is allowed")
+        return max(1, round(count))
 
     @staticmethod
     def _one(metrics: MetricRecord, name: str, ending: re.Pattern[str]) -> str | None:
@@ -189,7 +193,7 @@ class AppLearner(Learner):
     def examples(self, split: str) -> int:
         """Return the number of examples of the app's latest answer of that kind, else of an evaluation."""
         kind = MessageType.TRAIN if split == keys.TRAIN_SPLIT else MessageType.EVALUATE
-        for one in (kind, MessageType.EVALUATE):
+        for one in (f"{kind}{self._of_split(split)}", f"{MessageType.EVALUATE}{self._of_split(split)}"):
             if (known := self.store.read(f"{_SIZE}-{one}")) is not None:
                 return int(known.values["examples"])
         arrays = {name: view(array) for name, array in self.attended.model.items()}
@@ -198,26 +202,31 @@ class AppLearner(Learner):
 
     def measure(self, arrays: Arrays, split: str, sent: Sent | None = None) -> Evaluation:
         """Return what the app's ``evaluate`` measures; of the latest model that was sent it is asked once."""
-        model, where = ("" if sent is None else sent.model), split if self._offers.splits else ""
+        model, where = ("" if sent is None else sent.model), self._of_split(split)
         if model and (known := self.store.read(_LATEST)) is not None and known.values["model"] == f"{where}/{model}":
             return self._evaluation(_metrics_of(known))
         config = {**self.attended.evaluate_config, **({keys.SPLIT: split} if self._offers.splits else {})}
         reply = self._ask(MessageType.EVALUATE, self.record(arrays), config, self._aside())
-        return self.note(reply, f"{where}/{model}" if model else "")
+        return self.note(reply, f"{where}/{model}" if model else "", where)
 
-    def note(self, reply: Message, model: str) -> Evaluation:
+    def _of_split(self, split: str) -> str:
+        """Return the name of a split where the app knows splits, else nothing."""
+        return split if self._offers.splits else ""
+
+    def note(self, reply: Message, model: str, split: str = "") -> Evaluation:
         """Return what an answer to EVALUATE measured, and remember it.
 
         Args:
             reply: the answer.
             model: of which model, with its split; empty: of one that is not asked about again.
+            split: on which of the app's splits.
 
         Raises:
             ConfigError: the answer is none.
         """
         metrics = _single(reply, MetricRecord, MessageType.EVALUATE)[1]
         evaluation = self._evaluation(metrics)
-        self._note_examples(MessageType.EVALUATE, metrics)
+        self._note_examples(MessageType.EVALUATE, metrics, split)
         if model:
             numbers = {key: value for key, value in metrics.items() if not isinstance(value, list)}
             told = {f"told.{key}": value for key, value in numbers.items()}
@@ -246,7 +255,7 @@ class AppLearner(Learner):
 
     def initial(self, names: Sequence[str]) -> Arrays:
         """Return the first model that the client has seen, which stands for w_0."""
-        if (progress := self.store.read(_PROGRESS)) is not None:
+        if (progress := self.store.read(_PROGRESS)) is not None and progress.arrays:
             return {name: progress.arrays[f"start/{name}"] for name in names}
         return {name: view(self.attended.model[name]) for name in names}
 
@@ -311,7 +320,8 @@ class AppLearner(Learner):
     def _alone(self, arrays: Arrays, calls: int, resumable: bool) -> Arrays:
         """Return the model after some calls; `NotReady` where they take longer than the message allows."""
         done, start, longest = 0, arrays, 0.0
-        if resumable and (progress := self.store.read(_PROGRESS)) is not None:
+        progress = self.store.read(_PROGRESS) if resumable else None
+        if progress is not None and progress.arrays:
             done = int(progress.values["calls"])
             arrays = {name: progress.arrays[f"now/{name}"] for name in arrays}
         first, aside = done, self._aside()
@@ -327,6 +337,8 @@ class AppLearner(Learner):
             self._note_examples(MessageType.TRAIN, _single(reply, MetricRecord, MessageType.TRAIN)[1])
             arrays, done = self._trained(reply), done + 1
             longest = max(longest, left - seconds_left(self.attended.message))
+        if resumable and progress is not None:
+            self.store.write(_PROGRESS, StoredRecord({"calls": done}, {}))  # two models less
         return arrays
 
     def _aside(self) -> Context:
@@ -368,8 +380,8 @@ class AppLearner(Learner):
         evaluation = self._names.evaluation(metrics)
         return replace(evaluation, others=self._offers.allowed(evaluation.others))
 
-    def _note_examples(self, kind: str, metrics: MetricRecord) -> None:
-        self.store.write(f"{_SIZE}-{kind}", StoredRecord({"examples": self._names.count(metrics, kind)}))
+    def _note_examples(self, kind: str, metrics: MetricRecord, split: str = "") -> None:
+        self.store.write(f"{_SIZE}-{kind}{split}", StoredRecord({"examples": self._names.count(metrics, kind)}))
 
 
 def _metrics_of(record: StoredRecord) -> MetricRecord:

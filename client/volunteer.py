@@ -127,7 +127,7 @@ class AppClients:
         question = Question(message, context, _unpack, LocalTrainingSettings.of)
         if node.approve != ANY and (held := held_back(node, question, kind)) is not None:
             return AppOutcome(**{**vars(held), "replied": held.reply(message)})
-        if kind not in _HANDLED:
+        if kind not in _HANDLED or (kind == MessageType.QUERY and not message.content.array_records):
             if self._offers.tells is not None:  # what its own functions would answer, no owner has allowed
                 allowed = ", ".join(_HANDLED)
                 raise ConfigError(f"message-type = '{kind}' is not allowed for an app that its owner runs: {allowed}")

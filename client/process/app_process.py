@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +37,8 @@ log = logging.getLogger("fedappeal.client")
 _HEAD = struct.Struct("<QQ")
 _MOST_TOLD = 1 << 20
 """Bytes of a reply besides its arrays."""
+_TIMES_A_MODEL = 8
+"""Largest models that a reply and what the app keeps may be together."""
 _LINES = 200
 """Lines of the app's output that are logged a message."""
 _LONGEST_LINE = 500
@@ -107,7 +109,8 @@ class AppProcess:
     _process: "subprocess.Popen[bytes] | None" = None
     _replies: IO[bytes] | None = None
     _folder: Any = None
-    _lines: int = field(default=0)
+    _lines: int = 0
+    _largest: int = 0
 
     def check(self) -> None:
         """Check that the app can be confined as its owner asks.
@@ -121,6 +124,9 @@ class AppProcess:
             raise ConfigError(
                 f"app = '{self.app}' is not allowed without --no-sandbox: this system cannot confine it ({why})"
             )
+        home = Path.home().resolve()
+        if wide := next((a for a in self._readable() if home.is_relative_to(Path(a).resolve())), ""):
+            raise ConfigError(f"app = '{self.app}' is not allowed: it could read '{wide}', which has your home in it")
         for path in filter(None, self.private):
             for allowed in self._readable():
                 if Path(path).resolve().is_relative_to(Path(allowed).resolve()):
@@ -145,8 +151,10 @@ class AppProcess:
         }
         self._lines = 0
         sizes = [content_bytes(record) for record in message.content.values() if isinstance(record, ArrayRecord)]
-        kept = [content_bytes(record) for record in context.state.values() if isinstance(record, ArrayRecord)]
-        most = 4 * (sum(sizes) + sum(kept)) + 64 * _MOST_TOLD
+        self._largest = max(self._largest, sum(sizes))
+        most = (
+            _TIMES_A_MODEL * self._largest + 64 * _MOST_TOLD
+        )  # whatever it kept before: that must not grow by itself
         late = threading.Event()
         watch = threading.Timer(max(0.0, seconds_left(message)), self._kill, (process, late))
         watch.start()

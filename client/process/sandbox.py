@@ -37,6 +37,8 @@ SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 
 
+_MOST_TASKS = 512
+"""Threads and processes that it may have at once."""
 _CONFINED = 77
 """Exit code of a process that was confined to see whether it can be."""
 
@@ -117,6 +119,7 @@ def confine(readable: Iterable[str], writable: str, memory: int = 0) -> None:
     _call("Landlock", _RESTRICT, ruleset, 0)
     os.close(ruleset)
     _make_no_sockets(libc)
+    resource.setrlimit(resource.RLIMIT_NPROC, (_MOST_TASKS, _MOST_TASKS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))

@@ -74,6 +74,8 @@ class FlowerKeywords(Settings):
         Raises:
             ConfigError: one does.
         """
+        if not self.fraction_train:
+            raise ConfigError("fraction-train = 0 is not allowed: more than 0, because each round trains")
         if self.fraction_train != 1 and shared.clients_per_round:
             raise ConfigError(
                 f"fraction-train = {self.fraction_train:g} is not allowed together with clients-per-round = "

@@ -184,6 +184,7 @@ def test_the_keywords_of_flowers_fedavg_mean_what_they_mean_there() -> None:
     [
         ({"fraction_train": 0.5, "clients_per_round": 3}, "fraction-train = 0.5 is not allowed together with"),
         ({"fraction_train": 1.5}, "fraction-train = 1.5 is not allowed"),
+        ({"fraction_train": 0}, "fraction-train = 0 is not allowed"),
         ({"min_fit_clients": 3}, "min"),
     ],
 )
@@ -373,6 +374,8 @@ def broken(kind: str) -> ClientApp:
             reply.content["numbers"] = MetricRecord({"num-examples": 3, "eval_loss": "0.3"})  # type: ignore[dict-item]
         if kind == "a list for a loss":
             reply.content["numbers"] = MetricRecord({"num-examples": 3, "eval_loss": [0.3]})
+        if kind == "no count":
+            reply.content["numbers"] = MetricRecord({"num-examples": float("nan"), "eval_loss": 0.3})
         if kind == "no numbers":
             del reply.content["numbers"]
         return reply
@@ -388,6 +391,7 @@ def broken(kind: str) -> ClientApp:
         ("other shapes", r"the app's train returned array 'a-slope' of shape \(2, 2\)"),
         ("a text for a loss", "TypeError: "),
         ("a list for a loss", "the app tells 'eval_loss' as a list: one number is allowed"),
+        ("no count", "the app's evaluate tells 'num-examples' = nan: a number of examples is allowed"),
         ("no numbers", "the app's evaluate returned 0 MetricRecords: one is allowed"),
     ],
 )
@@ -407,3 +411,20 @@ def test_clients_that_tell_other_numbers_share_what_all_of_them_tell() -> None:
     assert not {"eval_acc", "hit_accuracy"} & set(told)
     assert 0 < told["accuracy"] < 1, "by their endings both are accuracies"
     assert watch.records[0].failures == {}
+
+
+def test_an_apps_own_query_without_a_model_is_its_own() -> None:
+    app = numpy_app()
+
+    @app.query()
+    def hello(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"m": MetricRecord({"hello": 1})}), reply_to=message)
+
+    grid, nodes = federation([volunteer(app)])
+    [message] = [Message(RecordDict({"config": ConfigRecord({"x": 1})}), 10, "query", group_id="0")]
+    [reply] = grid.send_and_receive([message])
+    assert reply.content["m"]["hello"] == 1
+    result, watch = run(MaxFL(), grid, 1)
+    assert watch.records[0].decisions == {"client-0000": "joined"}, "a roll call has the model"
+    assert len(nodes) == 1
+    assert result.arrays

@@ -67,6 +67,9 @@ def train(message: Message, context: Context) -> Message:
     if what == "flood":
         for number in range(100_000):
             print("line", number)
+    if what == "keep":
+        kept = [a.numpy() for a in context.state["kept"].values()] if "kept" in context.state else [np.ones(10**6)]
+        context.state["kept"] = ArrayRecord([np.concatenate([*kept, *kept])])
     if what == "raw":
         for fd in range(3, 20):
             try:
@@ -175,6 +178,24 @@ def test_memory_beyond_the_owners_limit_is_refused(code: Path) -> None:
             process(message(what="memory"), context())
     finally:
         process.end()
+
+
+def test_what_it_keeps_cannot_grow_without_bound(process: AppProcess) -> None:
+    place = context()
+    for _ in range(2):  # 16 MB, then twice as much, beside a model of one number
+        process(message(what="keep"), place)
+    process(message(what="keep"), place)
+    with pytest.raises(ConfigError, match="the app's process answered what is no reply"):
+        process(message(what="keep"), place)
+    kept = place.state["kept"]
+    assert isinstance(kept, ArrayRecord)
+    assert sum(len(array.data) for array in kept.values()) <= 65 << 20
+
+
+def test_a_home_among_what_the_app_reads_is_refused(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path.home()))
+    with pytest.raises(ConfigError, match="which has your home in it"):
+        AppProcess("owners_app:app").check()
 
 
 def test_a_flood_of_output_is_cut(process: AppProcess, caplog: pytest.LogCaptureFixture) -> None:
