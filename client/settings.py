@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, mode
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.data.columns import Columns, is_table
 from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
-from fedappeal.settings.address import refuse_address
+from fedappeal.settings.address import check_address
 from fedappeal.settings.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
 from fedappeal.settings.model import setting
 from fedappeal.settings.rounds import MOST_GOODWILL
@@ -238,8 +238,7 @@ class Connection(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if refusal := refuse_address(self.superlink, "the Fleet API"):
-            raise ValueError(refusal)
+        check_address(self.superlink, "the Fleet API")
         for name, value in (("root-certificates", self.root_certificates), ("key", self.key)):
             if value and self.insecure:
                 raise ValueError(f"{name} = '{value}' is not allowed together with insecure")

@@ -1,11 +1,10 @@
-"""Addresses and certificates that a user names: of a SuperLink's Control API, ports of this machine; checked."""
+"""Certificates and ports of this machine that a user names; checked."""
 
 import contextlib
 import socket
 import ssl
 from pathlib import Path
 
-from fedappeal.settings.address import refuse_address
 from fedappeal.settings.config import ConfigError
 
 
@@ -27,16 +26,6 @@ def read_root_certificates(path: str) -> bytes | None:
     except OSError as error:
         raise ConfigError(f"root-certificates = '{path}' is not allowed: {error.strerror or error}") from None
     return content
-
-
-def check_control_address(address: str) -> None:
-    """Check the address of a Control API.
-
-    Raises:
-        ConfigError: if it is not ``HOST:PORT``.
-    """
-    if refusal := refuse_address(address, "the SuperLink's Control API"):
-        raise ConfigError(refusal)
 
 
 def check_port(port: int, setting: str = "port", address: str = "127.0.0.1") -> None:

@@ -6,9 +6,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedappeal.federation.address import check_control_address, read_root_certificates
+from fedappeal.federation.address import read_root_certificates
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
 from fedappeal.flower.control import LISTED, Control, ControlError, FlowerRunStatus, ListedRun, Node, control
+from fedappeal.settings.address import check_address
 from fedappeal.settings.config import RunConfig
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class RemoteSuperLink:
         Raises:
             ConfigError: if they are not allowed.
         """
-        check_control_address(address)
+        check_address(address, "the SuperLink's Control API")
         return cls(address, read_root_certificates(root_certificates))
 
     def control(self) -> AbstractContextManager[Control]:

@@ -1,16 +1,20 @@
 """Addresses of a SuperLink as a user gives them."""
 
+from fedappeal.settings.config import ConfigError
 
-def refuse_address(address: str, port_of: str) -> str:
-    """Return why a SuperLink's address is not allowed, in one line; empty: it is.
+
+def check_address(address: str, port_of: str) -> None:
+    """Check a SuperLink's address.
 
     Args:
         address: ``HOST:PORT``.
         port_of: what listens there, in words.
+
+    Raises:
+        ConfigError: if it is none; one line.
     """
     scheme, found, _ = address.partition("://")
     host, _, port = address.rpartition(":")
-    if host and "/" not in address and port.isdecimal() and 0 < int(port) < 65536:
-        return ""
-    leave = f", without {scheme}://" if found else ""
-    return f"superlink = '{address}' is not allowed: HOST:PORT of {port_of}{leave}"
+    if not host or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
+        leave = f", without {scheme}://" if found else ""
+        raise ConfigError(f"superlink = '{address}' is not allowed: HOST:PORT of {port_of}{leave}")

@@ -3,13 +3,13 @@
 import pytest
 
 from client.settings import Connection
-from fedappeal.federation.address import check_control_address
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.settings.config import ConfigError
 
 
 @pytest.mark.parametrize("address", ["a.example:1", "127.0.0.1:65535", "[::1]:8000"])
 def test_a_host_and_a_port_are_taken(address: str) -> None:
-    check_control_address(address)
+    RemoteSuperLink.checked(address, "")
     assert Connection.parse({"superlink": address}).superlink == address
 
 
@@ -29,7 +29,7 @@ def test_a_host_and_a_port_are_taken(address: str) -> None:
 def test_another_address_is_refused_and_a_scheme_is_named(address: str, leave: str) -> None:
     text = f"superlink = '{address}' is not allowed: HOST:PORT of"
     with pytest.raises(ConfigError) as refused:
-        check_control_address(address)
+        RemoteSuperLink.checked(address, "")
     assert str(refused.value) == f"{text} the SuperLink's Control API{leave}"
     with pytest.raises(ConfigError) as refused:
         Connection.parse({"superlink": address})
