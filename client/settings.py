@@ -250,8 +250,8 @@ class Connection(Settings):
 class ProcessSettings(Settings):
     """Settings of the process that serves as a client: how it starts, and how it can be watched."""
 
-    page: bool = setting(False, "serve a page about this client on loopback", flag=True)
-    page_port: int = setting(0, "its port; 0: the system picks one")
+    page: int | None = setting(None, "serve its page at this port, or any (0)")
+    page_port: int = setting(0, "its port, where --page names none")
     connect_timeout: float = setting(10.0, "seconds to try for a first connection; 0: for ever")
     metrics_port: int = setting(0, "serve metrics for Prometheus at this port; 0: no")
     metrics_address: str = setting("127.0.0.1", "address of this machine to serve metrics at")
@@ -260,6 +260,8 @@ class ProcessSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.page_port and not self.page:
+        if self.page_port and self.page is None:
             raise ValueError(f"page-port = {self.page_port} is not allowed without --page")
+        if self.page_port and self.page:
+            raise ValueError(f"page-port = {self.page_port} is not allowed together with page = {self.page}")
         return self

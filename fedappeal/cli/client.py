@@ -5,8 +5,9 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import click
 import typer
 
 from client.settings import AppSettings, Connection, NodeSettings, ProcessSettings
@@ -22,9 +23,18 @@ if TYPE_CHECKING:
 
     from client.outcome import Outcome
 
-client_app = typer.Typer(
-    help="One volunteer, on any machine.", invoke_without_command=True, cls=brief_group("client")
-)
+
+class _ClientGroup(brief_group("client")):  # type: ignore[misc]
+    """The command, whose ``--page`` may stand alone."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options; without a port ``--page`` is ``--page 0``."""
+        pairs = zip(args, [*args[1:], "-"], strict=False)  # without arguments: none
+        alone = (("--page=0" if arg == "--page" and after.startswith("-") else arg) for arg, after in pairs)
+        return cast("list[str]", super().parse_args(ctx, list(alone)))
+
+
+client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True, cls=_ClientGroup)
 
 DEFAULT_STATE = Path("~/.fedappeal/client")
 
@@ -89,7 +99,7 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
         )
 
     beat = beats.beat if beats else lambda seconds: None
-    beside = _page(folder, process.page_port, node.limits) if process.page else nullcontext()
+    beside = nullcontext() if process.page is None else _page(folder, process.page or process.page_port, node.limits)
     if not metrics.port:
         with beside:
             code = serve(lambda event: None, beat)
@@ -116,7 +126,7 @@ def _page(folder: Path, port: int, limits: str) -> AbstractContextManager[None]:
     from client.page.beside import page_beside
     from fedappeal.web.serving import PagePlace
 
-    PagePlace(port, setting="page-port").check()
+    PagePlace(port).check()
     return page_beside(folder, port, limits)
 
 
