@@ -117,7 +117,7 @@ class Loop:
         # An outage must not use up the rounds.
         influence = type(self.rounds.algorithm).influence(self.rounds.algorithm)
         moves = partial(influence.moves_model, round)
-        return bool(self.rounds.order(round)) or not any(map(moves, self.rounds.members.remaining()))
+        return self.rounds.has_pool(round) or not any(map(moves, self.rounds.members.remaining()))
 
     # -- training ------------------------------------------------------------------------------------
 

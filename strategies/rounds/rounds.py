@@ -145,11 +145,21 @@ class Rounds:
 
     def order(self, round: Round) -> list[Member]:
         """Return the clients of the pool in the order in which a round asks them."""
-        pool = {member.client_id: member for member in self.algorithm.pool(round)}
-        available = [member.client_id for member in self.members.available()]
+        available = {member.client_id: member for member in self.members.available()}
         # All are drawn and the pool's are asked: a client's turn does not depend on the rest of the pool.
-        ordered = sampling_order(round.shared.seed, round.number, available)
+        ordered = sampling_order(round.shared.seed, round.number, list(available))
+        if type(self.algorithm).pool is Algorithm.pool:
+            return [available[client] for client in ordered]
+        pool = {member.client_id: member for member in self.algorithm.pool(round)}
         return [pool[client] for client in ordered if client in pool]
+
+    def has_pool(self, round: Round) -> bool:
+        """Whether `order` would return any client, which takes longer to ask."""
+        available = self.members.available()
+        if type(self.algorithm).pool is Algorithm.pool:
+            return bool(available)
+        ids = {member.client_id for member in available}
+        return any(member.client_id in ids for member in self.algorithm.pool(round))
 
     def _is_mandatory(self, number: int) -> bool:
         """Whether clients are asked not to opt out of a round."""

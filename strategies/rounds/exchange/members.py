@@ -146,7 +146,7 @@ def sampling_order(seed: int, server_round: int, client_ids: Sequence[str]) -> l
     """Return the order in which a round asks its clients: a seeded permutation."""
     ids = sorted(client_ids)
     order = generator(seed, "sampling", server_round=server_round).permutation(len(ids))
-    return [ids[i] for i in order]
+    return list(map(ids.__getitem__, order.tolist()))
 
 
 def waves(order: Sequence[T], size: int) -> Iterator[Sequence[T]]:
