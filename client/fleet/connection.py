@@ -17,6 +17,7 @@ import logging
 import math
 import threading
 import time
+from codecs import BOM_UTF8
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
@@ -148,7 +149,7 @@ class FleetConnection:
             connection.superlink,
             identity.key,
             insecure=connection.insecure,
-            root_certificates=Path(file).read_bytes() if file else None,
+            root_certificates=Path(file).read_bytes().removeprefix(BOM_UTF8) if file else None,
         )
         try:
             with clock_measured(self._fleet):

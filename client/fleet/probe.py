@@ -6,6 +6,7 @@ Flower's transport retries for ever and hides the reason, so the reason is looke
 import socket
 import ssl
 import time
+from codecs import BOM_UTF8
 from pathlib import Path
 
 from cryptography import x509
@@ -81,7 +82,7 @@ def _in_plaintext(raw: socket.socket, address: str) -> str:
 def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
     address, ca = connection.superlink, connection.root_certificates
     try:
-        context = trusting(Path(ca).read_bytes() if ca else None)
+        context = trusting(Path(ca).read_bytes().removeprefix(BOM_UTF8) if ca else None)
     except (ssl.SSLError, ValueError):
         raise NotConnected(f"root-certificates = '{ca}' holds no certificate in PEM format") from None
     except OSError as error:

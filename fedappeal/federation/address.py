@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import ssl
+from codecs import BOM_UTF8
 from pathlib import Path
 
 from fedappeal.settings.config import ConfigError
@@ -19,7 +20,7 @@ def read_root_certificates(path: str) -> bytes | None:
     if not path:
         return None
     try:
-        content = Path(path).expanduser().read_bytes()
+        content = Path(path).expanduser().read_bytes().removeprefix(BOM_UTF8)
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
     except (ssl.SSLError, ValueError):  # the first is an OSError too
         raise ConfigError(f"root-certificates = '{path}' is not allowed: it holds no certificate in PEM") from None

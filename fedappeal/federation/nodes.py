@@ -4,6 +4,7 @@ A node is a public key. The SuperLink makes a random node id for it, and never l
 come back.
 """
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class PublicKey:
         """
         wanted = "the .pub file of an ECDSA key on a NIST curve (`fedappeal key` makes one)"
         try:
-            content = path.expanduser().read_bytes()
+            content = path.expanduser().read_bytes().removeprefix(BOM_UTF8)
             key = load_ssh_public_key(content)
         except OSError as error:
             raise ConfigError(f"key = '{path}' is not allowed: {error.strerror}") from None

@@ -30,10 +30,12 @@ class RemoteSuperLink:
     Attributes:
         address: ``HOST:PORT``.
         root_certificates: CA certificate (PEM) where it uses TLS; None: plaintext.
+        ca_file: the certificate's file, as it was given.
     """
 
     address: str
     root_certificates: bytes | None = None
+    ca_file: str = ""
 
     @classmethod
     def checked(cls, address: str, root_certificates: str) -> "RemoteSuperLink":
@@ -47,7 +49,7 @@ class RemoteSuperLink:
             ConfigError: if they are not allowed.
         """
         check_address(address, "the SuperLink's Control API")
-        return cls(address, read_root_certificates(root_certificates))
+        return cls(address, read_root_certificates(root_certificates), root_certificates)
 
     def control(self) -> AbstractContextManager[Control]:
         """Yield the Control API, open for several calls."""

@@ -36,7 +36,7 @@ _SHOWN = 40
 """Characters of a text that a message quotes."""
 _PROBE = 3.0
 """Seconds to find out whether a server speaks TLS."""
-UNREGISTERED = NodeStatus.UNREGISTERED
+ONLINE, UNREGISTERED = NodeStatus.ONLINE, NodeStatus.UNREGISTERED
 LISTED = ("strategy", "task", "out")
 """Settings that a run is submitted with beside its bundle: the SuperLink lists those, and not what a bundle holds."""
 

@@ -1,5 +1,6 @@
 """The launchers of runs on a SuperLink: one started here, with its clients, for one run; or a long-running one."""
 
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -11,7 +12,7 @@ from fedappeal.federation.address import check_port
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
 from fedappeal.flower.bundle import CLIENT_APP
-from fedappeal.flower.control import ControlError
+from fedappeal.flower.control import ONLINE, ControlError
 from fedappeal.record.folder import COMMAND_LOCK, KIND, LOCAL, RunFolder, check_new
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.lines import INITIAL
@@ -224,7 +225,7 @@ class Submission:
         follower = WatchedRun(path, screen.watch) if path.is_absolute() else None
         run_id = 0
         where = ["--superlink", superlink.address]
-        where += ["--root-certificates", "CA"] if superlink.root_certificates else []
+        where += ["--root-certificates", superlink.ca_file] if superlink.root_certificates else []
         try:
             with observers.watch(path, superlink, connects=True):
                 run_id = superlink.submit(plan.config, self.clientapp)
@@ -232,6 +233,8 @@ class Submission:
                     print(run_id)
                     return
                 screen.start(f"run {run_id} was submitted")
+                if not any(node.status == ONLINE for node in superlink.nodes()):
+                    observers.say(f"nobody is online at {superlink.address}: the run waits for clients")
                 with end_as_interrupt():
                     failure = superlink.follow(
                         run_id,
@@ -244,7 +247,7 @@ class Submission:
             screen.stop()
             if not run_id:
                 raise
-            stop = f"fedappeal federation stop {run_id} {' '.join(where)}"
+            stop = f"fedappeal federation stop {run_id} {shlex.join(where)}"
             raise RunUnfinished(f"run {run_id} continues; to stop it: {stop}", code=INTERRUPTED) from None
         except ControlError as error:
             screen.stop()
