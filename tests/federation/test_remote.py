@@ -134,7 +134,7 @@ def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened
     assert line.startswith(
         f"fedappeal: run {run_id(log)}: the run failed: its process (ServerApp) was killed by signal 9"
     )
-    where = f"--superlink {federation.superlink.control_address} --root-certificates CA"
+    where = f"--superlink {federation.superlink.control_address} --root-certificates {federation.certs / 'ca.crt'}"
     assert line.endswith(f"; continue with: fedappeal resume {folder} {where}")
 
     done = federation.fedappeal("resume", str(folder))
