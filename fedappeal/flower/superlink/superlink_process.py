@@ -113,13 +113,18 @@ class Ports:
         Raises:
             ConfigError: if that is not possible.
         """
-        try:
-            host, port = split_address(self.http or "127.0.0.1:0")
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, port), family=family) if self.http else None
-        except (ValueError, OverflowError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "HOST:PORT"
-            raise ConfigError(f"{FLEET_HTTP[2:]} = '{self.http}' is not allowed: {reason}") from None
+        if self.fleet:
+            _listener(self.fleet, "fleet-api-address").close()  # gRPC itself would end in a traceback
+        return _listener(self.http, FLEET_HTTP[2:]) if self.http else None
+
+
+def _listener(address: str, setting: str) -> socket.socket:
+    try:
+        host, port = split_address(address)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (ValueError, OverflowError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "HOST:PORT"
+        raise ConfigError(f"{setting} = '{address}' is not allowed: {reason}") from None
 
 
 def _refuse(message: str) -> None:

@@ -28,7 +28,7 @@ from fedappeal.settings.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")
 flower_grpc: Any = import_module("flwr.supercore.grpc")
-OPTIONS = ["--insecure", "--fleet-api-address", "127.0.0.1:9092"]
+OPTIONS = ["--insecure", "--fleet-api-address", "127.0.0.1:0"]
 
 
 class Started:
@@ -159,3 +159,12 @@ def test_what_it_replaces_is_what_flower_calls() -> None:
     assert inspect.getsource(flower).count("subprocess.Popen(") == 1
     assert flower._get_superexec_command("127.0.0.1:8000", None, None, 7, False)[0] == "flower-superexec"
     assert 'os.getenv(FLWR_INTERNAL_GRPC_CONTROL_API) == "1"' in starts
+
+
+def test_a_fleet_port_that_is_taken_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(
+            ConfigError, match=f"^fleet-api-address = '{address}' is not allowed: Address already in use"
+        ):
+            Ports.of(["--insecure", "--fleet-api-address", address]).listen()
