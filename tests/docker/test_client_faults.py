@@ -61,7 +61,9 @@ def test_a_client_that_left_for_good_has_still_left_after_a_kill(
     recovered("client that had left killed, connected again", time.monotonic() - killed)
     run.finished()
     assert len(enrolled) == 1
-    assert f"{left_line}; the run is over" in federation.status(victim)
+    # A client that is not asked any more looks itself whether the run has ended, every 20 s.
+    over = f"{left_line}; the run is over"
+    wait_until(lambda: over in federation.status(victim), "the client sees that the run is over")
     # Who has left is not asked again; were it asked, it would say once more that it has left.
     assert {d for r, d in run.decisions(client_id).items() if r > left["round"]} <= {"left"}
     assert len(run.history) == 40
