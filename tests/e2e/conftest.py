@@ -76,6 +76,12 @@ class Marked:
                 continue
         return found
 
+    def end_executors(self) -> None:
+        """End the executors that stock SuperNodes have left: one may be started while its SuperNode ends."""
+        executors = [process for process in self.alive() if process.name() == "flwr-clientapp"]
+        each(executors, psutil.Process.terminate)
+        psutil.wait_procs(executors, timeout=20)
+
     def _marks(self, process: psutil.Process) -> bool:
         files = Path(f"/proc/{process.pid}/fd")
         return process.environ().get(MARK) == self.mark or any(

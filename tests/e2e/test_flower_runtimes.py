@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from fedappeal.core.plugins import PLUGIN_PATH
@@ -21,7 +20,7 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from strategies.rounds.exchange.exchange import SLOW_ALONE
 from tests.docs.pages import write_plugins
-from tests.e2e.conftest import BIN, ROOT, Marked, each
+from tests.e2e.conftest import BIN, ROOT, Marked
 from tests.federation.conftest import Federation, warm
 from tests.federation.test_remote import server_app, wait_until, waiting
 from tests.warm import MARK, warm_superlinks
@@ -72,15 +71,12 @@ class Nodes:
 
     def end(self) -> None:
         assert [node.poll() for node in self.all] == [None] * self.number
-        # A stock SuperNode may leave its executor behind for a while; the executor may end by itself at any moment.
-        executors = [child for node in self._stock for child in psutil.Process(node.pid).children(recursive=True)]
         for node in self.all:
             node.terminate()
-        each(executors, psutil.Process.terminate)
         assert [node.wait(20) for node in self._ours] == [0] * len(self._ours)
         for node in self._stock:
             node.wait(20)
-        psutil.wait_procs(executors, timeout=20)
+        self._marked.end_executors()
 
     def said(self) -> str:
         return "\n".join(log.read_text()[-2000:] for log in sorted(self._folder.glob("node*.log")))

@@ -4,7 +4,6 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from fedappeal.federation.superlink import SuperLink
@@ -12,7 +11,7 @@ from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors, write_safetensors
-from tests.e2e.conftest import BIN, Marked, each
+from tests.e2e.conftest import BIN, Marked
 from tests.e2e.test_flower_runtimes import free_port
 from tests.warm import MARK, warm_superlinks
 
@@ -77,13 +76,11 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
             *("--initial-model", str(initial), "--out", str(folder)),
             warm=True,
         )
-        executors = [child for node in nodes for child in psutil.Process(node.pid).children(recursive=True)]
         for node in nodes:
             node.terminate()
-        each(executors, psutil.Process.terminate)
         for node in nodes:
             node.wait(20)
-        psutil.wait_procs(executors, timeout=20)
+        marked.end_executors()
         assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "supernode0.log").read_text()[-2000:]
     record = Record(folder)
     rounds = [(r["joined"], r["absent"], r["failed"], r["evaluated"], r["accuracy"]) for r in record.history]

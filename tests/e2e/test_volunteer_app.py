@@ -59,6 +59,7 @@ def test_on_stock_supernodes(marked: Marked, tmp_path: Path) -> None:
                 node.terminate()
             for node in nodes:
                 node.wait(20)
+            marked.end_executors()
     check_rounds(said, 2)
 
 
