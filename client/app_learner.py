@@ -23,7 +23,6 @@ from fedappeal.settings.config import ConfigError
 WARM_UP, JOINED = "warm-up", "batches"
 """Purposes of a `Job`: training alone for the requirement, and for a round that was joined."""
 _PROGRESS, _LATEST, _SIZE = "solo-progress", "latest-measurement", "examples"
-_MOST_EXAMPLES = 10**12
 _LOSS, _ACCURACY = re.compile(r"loss\Z", re.IGNORECASE), re.compile(r"(acc|accuracy)\Z", re.IGNORECASE)
 
 
@@ -78,7 +77,7 @@ class Names:
         if self.examples not in metrics:
             raise ConfigError(f"the app's {kind} tells no '{self.examples}': the number of its examples")
         count = _number(metrics, self.examples)
-        if not 0 <= count <= _MOST_EXAMPLES:  # NaN, too
+        if not 0 <= count <= keys.MOST_EXAMPLES:  # NaN, too
             raise ConfigError(f"the app's {kind} tells '{self.examples}' = {count}: a number of examples is allowed")
         return max(1, round(count))
 

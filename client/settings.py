@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, model_validator
+from pydantic.fields import FieldInfo
 
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.data.columns import Columns, is_table
@@ -265,3 +266,9 @@ class ProcessSettings(Settings):
         if self.page_port and self.page:
             raise ValueError(f"page-port = {self.page_port} is not allowed together with page = {self.page}")
         return self
+
+
+def owner_fields() -> dict[str, FieldInfo]:
+    """Return each setting of a client's owner by its key, in the order in which the command shows them."""
+    kinds: tuple[type[Settings], ...] = (Connection, NodeSettings, AppSettings, ProcessSettings)
+    return {key: field for kind in kinds for key, field in kind.by_key().items()}

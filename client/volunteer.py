@@ -20,7 +20,7 @@ from client.approval import held_back
 from client.learner import Learners
 from client.outcome import ANSWERED, EVALUATED, JOINED, LEFT, Outcome
 from client.participant import Participant
-from client.roster import Participants, store_of
+from client.roster import Participants, node_of, store_of
 from client.settings import ANY, NodeSettings
 from client.state.memory import RunMemory, client_identity
 from fedappeal.core.local_rule import LocalTrainingSettings, Store, StoredRecord
@@ -136,14 +136,13 @@ class AppClients:
         if self._node_config is not None:
             theirs.node_config = dict(self._node_config)
         try:
-            return self._answer(kind, message, ours, theirs)
+            return self._answer(kind, message, ours, theirs, node)
         finally:
             context.state.clear()
             context.state.update(theirs.state)
             context.state.update({PREFIX + name: record for name, record in ours.state.items()})
 
-    def _answer(self, kind: str, message: Message, ours: Context, theirs: Context) -> AppOutcome:
-        node = _node_of(ours.node_config)
+    def _answer(self, kind: str, message: Message, ours: Context, theirs: Context, node: NodeSettings) -> AppOutcome:
         store = store_of(node, ours)
         names = _only(message, ArrayRecord), _only(message, ConfigRecord)
         config = message.content[names[1]]
@@ -255,7 +254,7 @@ class AppClients:
 def _node_of(values: Mapping[str, Scalar]) -> NodeSettings:
     """Return the owner's settings, without what names data: the app knows them."""
     place, owner = _place(values), {key: value for key, value in values.items() if key in _OF_OWNER}
-    return NodeSettings.parse({**owner, **({"partition-id": place} if place >= 0 else {})})
+    return node_of({**owner, **({"partition-id": place} if place >= 0 else {})})
 
 
 class VolunteerApp(ClientApp):

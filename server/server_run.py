@@ -24,6 +24,7 @@ from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import CARD, read_safetensors, write_safetensors
+from fedappeal.tasks.flower_app import FlowerApp
 from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.table_scale import standardises
 from fedappeal.tasks.task import Task
@@ -59,8 +60,8 @@ def checked_initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule])
     Raises:
         ConfigError: if the file cannot be read, or clients would train arrays of their own by a rule that cannot.
     """
-    if (arrays := task.initial_arrays()) is not None:
-        return arrays
+    if isinstance(task, FlowerApp):
+        return task.initial_arrays()
     whole = share_of(task) == ALL
     if config.initial_model and whole:
         return read_safetensors(Path(config.initial_model))[0]
@@ -121,9 +122,9 @@ def run(
             plugins = replace(plugins, config=config)
         plugins.check()
         task, strategy = task or plugins.load_task(data_dir), plugins.build()
-        of_app = (
-            task.initial_arrays() is not None
-        )  # it has its names and its order, and its run no configuration of ours
+        # An app's model keeps its names and their order, and its run has no configuration of ours.
+        of_app = isinstance(task, FlowerApp)
+        app_config = task.config if isinstance(task, FlowerApp) else {}
         arrays = checked_initial_arrays(config, task, plugins.rule)
         layout = Layout.of(arrays)
         strategy.check_model(layout.names)
@@ -159,8 +160,8 @@ def run(
                 grid,
                 start.initial,
                 config.rounds,
-                train_config=ConfigRecord({**task.config, **config_record, **scheduled}),
-                evaluate_config=ConfigRecord({**task.config, **config_record}),
+                train_config=ConfigRecord({**app_config, **config_record, **scheduled}),
+                evaluate_config=ConfigRecord({**app_config, **config_record}),
                 evaluate_fn=central if evaluate else None,
                 hooks=recorder,
                 roll_call_config=ConfigRecord(

@@ -26,7 +26,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from client.limits.limits import LimitReached
-from client.process.sandbox import can_confine
+from client.process.sandbox import can_confine, python_path
 from client.volunteer import Call, VolunteerApp
 from fedappeal.flower.messages import be_sender, seconds_left, set_message_id
 from fedappeal.protocol.foreign_text import printable
@@ -210,7 +210,7 @@ class AppProcess:
             readable = os.pathsep.join(self._readable())
             words = ["client.process.sandbox", readable, self._folder.name, str(self.memory), *words]
         environment = {key: os.environ[key] for key in ("PATH", "LANG", "VIRTUAL_ENV") if key in os.environ}
-        environment |= {"TMPDIR": self._folder.name, "HOME": self._folder.name, "PYTHONPATH": _paths()}
+        environment |= {"TMPDIR": self._folder.name, "HOME": self._folder.name, "PYTHONPATH": python_path()}
         process = subprocess.Popen(  # nosec B603 # our own modules
             [
                 sys.executable,
@@ -237,7 +237,7 @@ class AppProcess:
         return process
 
     def _readable(self) -> list[str]:
-        return [*self.readable, sys.prefix, sys.base_prefix, *filter(None, _paths().split(os.pathsep))]
+        return [*self.readable, sys.prefix, sys.base_prefix, *filter(None, python_path().split(os.pathsep))]
 
     def _frame(self, most: int) -> tuple[bytes, bytes]:
         head, body = _HEAD.unpack(self._read(_HEAD.size))
@@ -271,10 +271,6 @@ class AppProcess:
                     log.info("app: %s", printable(line.decode(errors="replace").rstrip()))
                 elif self._lines == _LINES + 1:
                     log.info("app: (more than %d lines of this message are not shown)", _LINES)
-
-
-def _paths() -> str:
-    return os.pathsep.join(dict.fromkeys(path for path in sys.path if path and Path(path).is_dir()))
 
 
 def _load_app(name: str) -> Call:

@@ -1,4 +1,4 @@
-"""A process that may read few folders, write one, and reach nobody: Landlock, namespaces and seccomp of Linux.
+"""A process that may read few folders, write one, and reach no other: Landlock, namespaces and seccomp of Linux.
 
     python -P -m client.process.sandbox READABLE WRITABLE MEMORY MODULE [ARGUMENT ...]    confined, runs the module
 
@@ -13,6 +13,7 @@ import runpy
 import subprocess  # nosec B404 # this file alone
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
@@ -77,13 +78,19 @@ def _call(what: str, *arguments: object) -> int:
     return result
 
 
+def python_path() -> str:
+    """Return the folders from which this process imports, as another's ``PYTHONPATH``."""
+    return os.pathsep.join(dict.fromkeys(path for path in sys.path if path and Path(path).is_dir()))
+
+
+@cache
 def can_confine() -> str:
     """Return why this system cannot confine a process; empty: it can."""
     if sys.platform != "linux":
         return "only Linux has Landlock"
     # Not in a fork: a library may start threads in one, and a process with threads cannot be confined.
     words = [sys.executable, "-P", "-m", __name__, "", "/nowhere", "0"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     tried = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)  # nosec B603 # this file
     return "" if tried.returncode == _CONFINED else tried.stderr.strip()[-200:] or f"exit code {tried.returncode}"
 

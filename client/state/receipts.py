@@ -1,8 +1,8 @@
 """Receipts: one line for each reply that left this machine.
 
 A line is written to the disk before its reply is sent. The lines are chained (`fedappeal.record.lines`) and numbered,
-so that one that is changed or lost is seen; somebody who writes the whole chain anew is not. A line names the latest
-receipt before it whose reply the SuperLink has taken; a small file beside it names the very latest, so that the
+so that one that is changed or lost is seen; a whole chain written anew is not. A line names the latest receipt
+before it whose reply the SuperLink has taken; a small file beside it names the very latest, so that the
 chain's end cannot be lost either. At `MOST_BYTES` the file becomes the earlier one of two, and what that held is
 forgotten.
 """

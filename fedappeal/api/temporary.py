@@ -1,4 +1,4 @@
-"""The folder of runs that nobody keeps."""
+"""The folder of runs that no program keeps."""
 
 import os
 import shutil

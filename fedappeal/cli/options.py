@@ -12,7 +12,7 @@ from click import NoSuchOption, UsageError
 from pydantic.fields import FieldInfo
 
 from client.limits.limits import Limits, shown_default
-from client.settings import AppSettings, Connection, NodeSettings, ProcessSettings
+from client.settings import owner_fields
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings, plugin_settings
 from fedappeal.settings.model import fact, kebab
 
@@ -68,7 +68,7 @@ def with_client_options(command: Command) -> Command:
         command: takes its own options by keyword, and all settings as ``given``: a dict by kebab-case key, with the
             defaults.
     """
-    owners = Connection.by_key() | NodeSettings.by_key() | AppSettings.by_key() | ProcessSettings.by_key()
+    owners = owner_fields()
     parameters: list[inspect.Parameter] = []
     for key, field in owners.items():
         default = None if fact(field, "joined") else "" if field.is_required() else field.default

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from client.limits.limits import Limits
-from client.settings import AppSettings, Connection, NodeSettings, ProcessSettings
+from client.settings import owner_fields
 from fedappeal.cli.listing import KINDS, choices, default_of, plugins_with_settings, summary, with_tables
 from fedappeal.core.plugins import Registry
 from fedappeal.hf import TextClassification
@@ -36,7 +36,7 @@ def tables() -> dict[str, Iterator[str]]:
         for name, plugin in (plugins_with_settings() | {"hf-text": TextClassification} | trackers).items()
         for key, field in plugin.Settings.by_key().items()
     }
-    owners = Connection.by_key() | NodeSettings.by_key() | AppSettings.by_key() | ProcessSettings.by_key()
+    owners = owner_fields()
     return {
         **{title: _names(option, registry) for title, option, registry in KINDS},
         "run": _settings(RunConfig.by_key()),

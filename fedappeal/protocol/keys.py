@@ -64,6 +64,8 @@ NEEDS_TRAIN_SPLIT = "needs-train-split"
 
 # -- metrics, up -------------------------------------------------------------------------------------
 NUM_EXAMPLES = "num-examples"
+MOST_EXAMPLES = 10**12
+"""Most examples that a client may claim: beyond it, a weight says nothing and float32 overflows."""
 DECISION = "decision"
 LOSS = "loss"
 APPEALED = "appealed"

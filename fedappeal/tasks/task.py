@@ -178,18 +178,6 @@ class Task(Plugin, ABC):
             ConfigError: there is no such client, or the data set cannot be read.
         """
 
-    def initial_arrays(self) -> "Mapping[str, NDArray[Any]] | None":
-        """Return w_0 by name where the task has no torch model.
-
-        None where `initial_model` makes it.
-        """
-        return None
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """What messages tell clients besides the run's settings: nothing, unless they are a Flower app's."""
-        return {}
-
     def counts(self, client: int) -> tuple[int, int] | None:
         """Return a client's numbers of training and test examples, without reading.
 

@@ -19,7 +19,6 @@ from server.build import check_settings
 from strategies.rounds.exchange.exchange import content_size
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.messages import evaluate_messages, train_messages
-from strategies.rounds.exchange.replies import MOST_EXAMPLES
 from tests.docs.pages import DOCS, ROOT
 
 TEXT = (DOCS / "protocol.md").read_text()
@@ -80,7 +79,7 @@ def test_decisions_and_version_are_those_of_the_code() -> None:
     assert f"`protocol` is {keys.PROTOCOL}." in TEXT
     assert [int(decision) for decision in keys.Decision] == [1, 0, -1]
     assert "1 joined, 0 sat out, -1 left for good" in TEXT
-    assert MOST_EXAMPLES == 10**12
+    assert keys.MOST_EXAMPLES == 10**12
     assert "1 to 10^12" in TEXT
 
 

@@ -2,6 +2,8 @@
 
 import re
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,28 +40,36 @@ def check_rounds(said: str, number: int) -> None:
     assert rounds[-1][1] > 0.3, "the model learns: w_0 guesses one digit in ten"
 
 
+@contextmanager
+def both(marked: Marked, tmp_path: Path, words: Callable[[int], tuple[str, ...]]) -> Iterator[None]:
+    """Run two clients, each by its words and its log."""
+    clients: list[subprocess.Popen[bytes]] = []
+    env = {"PYTHONPATH": f"{marked.env['PYTHONPATH']}:{tmp_path / 'hearts'}"}
+    try:
+        for k in range(2):
+            program, *rest = words(k)
+            log = tmp_path / f"client{k}.log"
+            clients.append(marked.start(str(BIN / program), *rest, log=log, env=env, warm=True))
+        yield
+    finally:
+        for client in clients:
+            client.terminate()
+        for client in clients:
+            client.wait(20)
+        marked.end_executors()
+
+
 def test_on_stock_supernodes(marked: Marked, tmp_path: Path) -> None:
     environment, http = {MARK: marked.mark}, SUPERNODE_SPEAKS_HTTP
     with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=http) as superlink:
-        nodes: list[subprocess.Popen[bytes]] = []
-        try:
-            for k in range(2):
-                nodes.append(
-                    marked.start(
-                        str(BIN / "flower-supernode"),
-                        *("--insecure", "--superlink", superlink.stock_address, "--host", "127.0.0.1"),
-                        *("--port", str(free_port()), "--node-config", f"partition-id={k} num-partitions=2"),
-                        log=tmp_path / f"supernode{k}.log",
-                        warm=True,
-                    )
-                )
+
+        def words(k: int) -> tuple[str, ...]:
+            place = ("--host", "127.0.0.1", "--port", str(free_port()))
+            data = ("--node-config", f"partition-id={k} num-partitions=2")
+            return ("flower-supernode", "--insecure", "--superlink", superlink.stock_address, *place, *data)
+
+        with both(marked, tmp_path, words):
             said = flwr_run(marked, superlink, tmp_path, "-c", "num-server-rounds=2")
-        finally:
-            for node in nodes:
-                node.terminate()
-            for node in nodes:
-                node.wait(20)
-            marked.end_executors()
     check_rounds(said, 2)
 
 
@@ -68,32 +78,14 @@ def test_on_owners_clients_that_confine_it(marked: Marked, tmp_path: Path) -> No
     write_new("app", tmp_path / "hearts")
     environment = {MARK: marked.mark}
     with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment) as superlink:
-        clients: list[subprocess.Popen[bytes]] = []
-        try:
-            for k in range(2):
-                where = (
-                    "--superlink",
-                    superlink.fleet_address,
-                    "--insecure",
-                    "--state-dir",
-                    str(tmp_path / f"state{k}"),
-                )
-                app = ("--app", "hearts.client_app:app", "--app-config", f"partition-id={k} num-partitions=2")
-                clients.append(
-                    marked.start(
-                        str(BIN / "fedappeal"),
-                        *("client", *where, *app),
-                        log=tmp_path / f"client{k}.log",
-                        env={"PYTHONPATH": f"{marked.env['PYTHONPATH']}:{tmp_path / 'hearts'}"},
-                        warm=True,
-                    )
-                )
+
+        def words(k: int) -> tuple[str, ...]:
+            where = ("--superlink", superlink.fleet_address, "--insecure", "--state-dir", str(tmp_path / f"state{k}"))
+            app = ("--app", "hearts.client_app:app", "--app-config", f"partition-id={k} num-partitions=2")
+            return ("fedappeal", "client", *where, *app)
+
+        with both(marked, tmp_path, words):
             said = flwr_run(marked, superlink, tmp_path, "-c", "num-server-rounds=3")
-        finally:
-            for client in clients:
-                client.terminate()
-            for client in clients:
-                client.wait(20)
     log = (tmp_path / "client0.log").read_text()
     check_rounds(said, 3)
     assert "joined" in log

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from client.settings import Connection, NodeSettings, ProcessSettings
+from client.settings import owner_fields
 from fedappeal.settings.model import fact
 
 ROOT = Path(__file__).parents[2]
-FIELDS = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()
+FIELDS = owner_fields()
 VARIABLES = [key for key, field in FIELDS.items() if fact(field, "variable")]
 OF_THE_SYSTEM = {"XDG_CACHE_HOME", "OMP_NUM_THREADS"}
 

@@ -11,6 +11,9 @@ from strategies.rounds.exchange.members import Member
 from strategies.rounds.flower_keywords import FlowerKeywords
 from strategies.rounds.round import Instructions
 
+OUR_NAMES = FlowerKeywords()
+"""The names of records where an author gives none."""
+
 
 def train_messages(
     members: Sequence[Member],
@@ -18,7 +21,7 @@ def train_messages(
     config: Mapping[str, Scalar],
     instructions: Instructions,
     ttl: float,
-    names: FlowerKeywords | None = None,
+    names: FlowerKeywords = OUR_NAMES,
 ) -> list[Addressed]:
     """Return one TRAIN message for each client.
 
@@ -28,9 +31,8 @@ def train_messages(
         config: general settings; those of the instructions count before them, but for the round's own keys.
         instructions: what the strategy tells.
         ttl: seconds until the deadline.
-        names: of the records; None: ours.
+        names: of the records.
     """
-    names = names or FlowerKeywords()
     last = {key: config[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
     to_all = {**config, **instructions.all, **last}
     model, told = names.arrayrecord_key, names.configrecord_key
@@ -50,10 +52,9 @@ def evaluate_messages(
     arrays: ArrayRecord,
     config: Mapping[str, Scalar],
     ttl: float,
-    names: FlowerKeywords | None = None,
+    names: FlowerKeywords = OUR_NAMES,
 ) -> list[Addressed]:
     """Return one EVALUATE message for each client; ``config``: theirs, ``ttl``: seconds; names as in TRAIN."""
-    names = names or FlowerKeywords()
     content = RecordDict({names.arrayrecord_key: arrays, names.configrecord_key: ConfigRecord(dict(config))})
     return [(m, _message(m, MessageType.EVALUATE, content.copy(), config, ttl)) for m in members]
 

@@ -121,8 +121,6 @@ def _checked(
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
-MOST_EXAMPLES = 10**12
-"""Most examples that a client may claim: beyond it, a weight says nothing and float32 overflows."""
 _NEVER_MISSING = {keys.NUM_EXAMPLES, keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS, *keys.APPEALS}
 """Numbers of an answer to EVALUATE that are no metrics; one that is not finite says that the model is of no use."""
 _DECISIONS = {keys.SAT_OUT_ERROR: Decision.SAT_OUT, keys.LEFT_ERROR: Decision.LEFT}
@@ -206,10 +204,10 @@ def _check_readable(name: str, record: ArrayRecord) -> None:
 def _num_examples(metrics: MetricRecord, weighted_by: str = keys.NUM_EXAMPLES) -> float:
     """Return a client's number of examples, or what an author weighs it by."""
     if weighted_by != keys.NUM_EXAMPLES and weighted_by in metrics:
-        return claim(metrics, weighted_by, 0, MOST_EXAMPLES)
+        return claim(metrics, weighted_by, 0, keys.MOST_EXAMPLES)
     count = claim(metrics, keys.NUM_EXAMPLES)
-    if not 1 <= count <= MOST_EXAMPLES or count != int(count):
-        raise Refused(f"{keys.NUM_EXAMPLES} = {count} is not allowed: a whole number, 1 to {MOST_EXAMPLES}")
+    if not 1 <= count <= keys.MOST_EXAMPLES or count != int(count):
+        raise Refused(f"{keys.NUM_EXAMPLES} = {count} is not allowed: a whole number, 1 to {keys.MOST_EXAMPLES}")
     return int(count)
 
 
