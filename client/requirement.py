@@ -33,11 +33,12 @@ class Solo(RequirementKind):
     class Settings(PluginSettings):
         """The kind's settings."""
 
-        steps: Count = Field(100, description="solo steps behind rho_k")
-        effort: Literal["set", "equal"] = Field(
-            "set", description="set: solo.steps; equal: as many steps as the client would train in the run"
-        )
-        learning_rate: Positive = Field(0.1, description="their learning rate")
+        steps: Count = 100
+        """solo steps behind rho_k"""
+        effort: Literal["set", "equal"] = "set"
+        """set: solo.steps; equal: as many steps as the client would train in the run"""
+        learning_rate: Positive = 0.1
+        """their learning rate"""
 
     def make(self, client: WarmUp) -> Requirement:
         """Train alone, and return the loss that this reaches."""
@@ -64,7 +65,8 @@ class Fixed(RequirementKind):
     class Settings(PluginSettings):
         """The kind's settings."""
 
-        loss: float = Field(1.0, allow_inf_nan=False, description="rho_k")
+        loss: float = Field(1.0, allow_inf_nan=False)
+        """rho_k"""
 
     def make(self, client: WarmUp) -> Requirement:
         """Return the number."""
@@ -80,11 +82,8 @@ class MetricReached(RequirementKind):
     class Settings(PluginSettings):
         """The kind's settings."""
 
-        reach: float = Field(
-            0.8,
-            allow_inf_nan=False,
-            description="value to reach: at least, or at most where lower is better",
-        )
+        reach: float = Field(0.8, allow_inf_nan=False)
+        """value to reach: at least, or at most where lower is better"""
 
     def make(self, client: WarmUp) -> Requirement:
         """Return the number."""

@@ -42,75 +42,65 @@ LocalPath = Annotated[str, AfterValidator(os.path.expanduser)]
 class NodeSettings(Settings):
     """Settings of one client that its owner decides."""
 
-    data: LocalPath = setting(
-        "",
-        "your own data: a table (.csv, .parquet), an .npz with x and y, a folder of images, one folder a class, or a "
-        "function of yours, package.module:load",
-    )
-    features: Stripped = setting(
-        "", "with a table: its columns of features, by commas; empty: the task's, else all others"
-    )
-    label: Stripped = setting("", "with a table: its column of labels")
-    role: Literal["seen", "unseen"] = setting("seen", "with --data: seen, or unseen (evaluate only, never train)")
-    partition_id: NumberOrNone = setting(-1, "in place of --data: which client of the task this one plays, from 0")
-    num_partitions: NumberOrNone = setting(-1, "with --partition-id: how many clients the run has; -1: not checked")
-    allow: str | None = setting(
-        None,
-        "a package whose code may run here because a run names it (own strategies, tasks, ...); repeatable; none: "
-        "fedappeal's own code alone",
-        joined=",",
-        variable=True,
-    )
-    """Not set: all packages, as a stock SuperNode runs whatever bundle it is sent."""
-    approve: Literal["any", "asked", "listed"] = setting(
-        "any",
-        "which runs it takes: any; asked (a new one waits for `fedappeal client approve`); listed (approved before)",
-    )
-    participation: Stripped = setting(
-        "",
-        "the policy by which this client decides: a name, or package.module:Name; empty: the run's",
-        variable=True,
-    )
-    set: Stripped = setting(
-        "", "a setting of that policy: NAME.KEY=VALUE, several by spaces, repeatable", joined=" ", variable=True
-    )
-    limits: Stripped = setting(
-        "",
-        "limits that go before those of the state folder (`fedappeal client limits` lists them): KEY=VALUE, several "
-        "by spaces; off: none",
-        variable=True,
-    )
-    """With neither limits nor a state folder there are none."""
-    state_dir: LocalPath = setting("", "folder of this client's durable state")
-    """Empty: in memory."""
-    data_dir: LocalPath = setting("", "folder with the data sets (torchvision's layout)")
-    device: Device = setting("auto", "auto, cpu, cuda, cuda:N", variable=True)
-    client_id: ClientId = setting(
-        "", "remain this client after a new key; empty: the key's fingerprint, or the state's"
-    )
-    priority: bool = setting(False, "ask to be served with priority")
-    goodwill: Annotated[int, Field(ge=0, le=MOST_GOODWILL)] | None = setting(
-        None,
-        "rounds of a run that this client joins on request although the model does not meet its requirement; without "
-        "it: as the run says",
-    )
-    refuse_mandatory: bool = setting(False, "decide freely in mandatory rounds too: goodwill 0")
-    report_loss: bool = setting(True, "whether replies may carry losses")
-    report_weight: bool = setting(
-        True, "whether a joined reply may carry what its strategy asks for besides the model"
-    )
-    report_appeal: bool = setting(True, "whether replies may say that the model meets the requirement")
-    answer_evaluate: bool = setting(True, "whether to tell how a model does; no: the number of examples alone")
-    answer_train_split: bool = setting(True, "whether to tell how a model does on the training examples")
-    clipping_norm: NonNegative = setting(
-        0.0, "most l2 norm of an update, whatever the run allows; 0: as the run says"
-    )
-    dp_epsilon: NonNegative = setting(
-        0.0, "noise on every update of at least this epsilon's, with --clipping-norm; 0: the run's"
-    )
-    fixed_requirement: FiniteFloat | None = setting(
-        None, "training loss the global model must beat, in place of the run's requirement"
-    )
+    data: LocalPath = ""
+    """your own data: a table (.csv, .parquet), an .npz with x and y, a folder of images, one folder a class, or a
+    function of yours, package.module:load"""
+    features: Stripped = ""
+    """with a table: its columns of features, by commas; empty: the task's, else all others"""
+    label: Stripped = ""
+    """with a table: its column of labels"""
+    role: Literal["seen", "unseen"] = "seen"
+    """with --data: seen, or unseen (evaluate only, never train)"""
+    partition_id: NumberOrNone = -1
+    """in place of --data: which client of the task this one plays, from 0"""
+    num_partitions: NumberOrNone = -1
+    """with --partition-id: how many clients the run has; -1: not checked"""
+    # Not set: all packages, as a stock SuperNode runs whatever bundle it is sent.
+    allow: str | None = setting(None, joined=",", variable=True)
+    """a package whose code may run here because a run names it (own strategies, tasks, ...); repeatable; none:
+    fedappeal's own code alone"""
+    approve: Literal["any", "asked", "listed"] = "any"
+    """which runs it takes: any; asked (a new one waits for `fedappeal client approve`); listed (approved before)"""
+    participation: Stripped = setting("", variable=True)
+    """the policy by which this client decides: a name, or package.module:Name; empty: the run's"""
+    set: Stripped = setting("", joined=" ", variable=True)
+    """a setting of that policy: NAME.KEY=VALUE, several by spaces, repeatable"""
+    # With neither limits nor a state folder there are none.
+    limits: Stripped = setting("", variable=True)
+    """limits that go before those of the state folder (`fedappeal client limits` lists them): KEY=VALUE, several by
+    spaces; off: none"""
+    # Empty: in memory.
+    state_dir: LocalPath = ""
+    """folder of this client's durable state"""
+    data_dir: LocalPath = ""
+    """folder with the data sets (torchvision's layout)"""
+    device: Device = setting("auto", variable=True)
+    """auto, cpu, cuda, cuda:N"""
+    client_id: ClientId = ""
+    """remain this client after a new key; empty: the key's fingerprint, or the state's"""
+    priority: bool = False
+    """ask to be served with priority"""
+    goodwill: Annotated[int, Field(ge=0, le=MOST_GOODWILL)] | None = None
+    """rounds of a run that this client joins on request although the model does not meet its requirement; without it:
+    as the run says"""
+    refuse_mandatory: bool = False
+    """decide freely in mandatory rounds too: goodwill 0"""
+    report_loss: bool = True
+    """whether replies may carry losses"""
+    report_weight: bool = True
+    """whether a joined reply may carry what its strategy asks for besides the model"""
+    report_appeal: bool = True
+    """whether replies may say that the model meets the requirement"""
+    answer_evaluate: bool = True
+    """whether to tell how a model does; no: the number of examples alone"""
+    answer_train_split: bool = True
+    """whether to tell how a model does on the training examples"""
+    clipping_norm: NonNegative = 0.0
+    """most l2 norm of an update, whatever the run allows; 0: as the run says"""
+    dp_epsilon: NonNegative = 0.0
+    """noise on every update of at least this epsilon's, with --clipping-norm; 0: the run's"""
+    fixed_requirement: FiniteFloat | None = None
+    """training loss the global model must beat, in place of the run's requirement"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -204,15 +194,16 @@ class NodeSettings(Settings):
 class AppSettings(Settings):
     """An owner's own Flower app, in place of fedappeal's code."""
 
-    app: Stripped = setting("", "a ClientApp that may run on this client's data: package.module:attribute")
-    app_config: Stripped = setting(
-        "",
-        "what the app finds in its node configuration besides data: KEY=VALUE, several by spaces, repeatable",
-        joined=" ",
-    )
-    app_loss: Stripped = setting("", "the app's number by which the client judges; empty: the one that ends in loss")
-    tell: Stripped = setting("", "a further number of the app's that replies may tell; repeatable", joined=",")
-    no_sandbox: bool = setting(False, "let the app read and reach what this user can", flag=True)
+    app: Stripped = ""
+    """a ClientApp that may run on this client's data: package.module:attribute"""
+    app_config: Stripped = setting("", joined=" ")
+    """what the app finds in its node configuration besides data: KEY=VALUE, several by spaces, repeatable"""
+    app_loss: Stripped = ""
+    """the app's number by which the client judges; empty: the one that ends in loss"""
+    tell: Stripped = setting("", joined=",")
+    """a further number of the app's that replies may tell; repeatable"""
+    no_sandbox: bool = setting(False, flag=True)
+    """let the app read and reach what this user can"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -228,14 +219,17 @@ class AppSettings(Settings):
 class Connection(Settings):
     """How a client reaches the SuperLink's Fleet API."""
 
-    superlink: str = Field(description="HOST:PORT of the SuperLink's Fleet API")
-    transport: Literal["auto", "grpc", "http"] = setting(
-        "auto", "protocol of the Fleet API; auto: gRPC if the SuperLink speaks it, else HTTP"
-    )
-    root_certificates: LocalPath = setting("", "CA certificate (PEM) of the SuperLink")
-    """Empty: the system's."""
-    key: LocalPath = setting("", "private key of this node (OpenSSH, NIST curve)")
-    insecure: bool = setting(False, "plaintext; for loopback and tests")
+    superlink: str
+    """HOST:PORT of the SuperLink's Fleet API"""
+    transport: Literal["auto", "grpc", "http"] = "auto"
+    """protocol of the Fleet API; auto: gRPC if the SuperLink speaks it, else HTTP"""
+    # Empty: the system's.
+    root_certificates: LocalPath = ""
+    """CA certificate (PEM) of the SuperLink"""
+    key: LocalPath = ""
+    """private key of this node (OpenSSH, NIST curve)"""
+    insecure: bool = False
+    """plaintext; for loopback and tests"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -251,13 +245,20 @@ class Connection(Settings):
 class ProcessSettings(Settings):
     """Settings of the process that serves as a client: how it starts, and how it can be watched."""
 
-    page: int | None = setting(None, "serve its page at this port, or any (0)")
-    page_port: int = setting(0, "its port, where --page names none")
-    connect_timeout: float = setting(10.0, "seconds to try for a first connection; 0: for ever")
-    metrics_port: int = setting(0, "serve metrics for Prometheus at this port; 0: no")
-    metrics_address: str = setting("127.0.0.1", "address of this machine to serve metrics at")
-    heartbeat: str = setting("", "a file that says until when this process counts as alive, for health checks")
-    log_format: str = setting("text", "how it logs: text | json (an event a line)")
+    page: int | None = None
+    """serve its page at this port, or any (0)"""
+    page_port: int = 0
+    """its port, where --page names none"""
+    connect_timeout: float = 10.0
+    """seconds to try for a first connection; 0: for ever"""
+    metrics_port: int = 0
+    """serve metrics for Prometheus at this port; 0: no"""
+    metrics_address: str = "127.0.0.1"
+    """address of this machine to serve metrics at"""
+    heartbeat: str = ""
+    """a file that says until when this process counts as alive, for health checks"""
+    log_format: str = "text"
+    """how it logs: text | json (an event a line)"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -271,4 +272,4 @@ class ProcessSettings(Settings):
 def owner_fields() -> dict[str, FieldInfo]:
     """Return each setting of a client's owner by its key, in the order in which the command shows them."""
     kinds: tuple[type[Settings], ...] = (Connection, NodeSettings, AppSettings, ProcessSettings)
-    return {key: field for kind in kinds for key, field in kind.by_key().items()}
+    return {key: field for kind in kinds for key, field in kind.described().items()}

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
@@ -103,7 +102,8 @@ class AFL(Strategy):
     class Settings(StrategySettings):
         """AFL's settings."""
 
-        mixture_rate: Positive = Field(0.1, description="eta_lambda, how fast the mixture follows the losses")
+        mixture_rate: Positive = 0.1
+        """eta_lambda, how fast the mixture follows the losses"""
 
     settings: Settings
 

@@ -21,8 +21,6 @@ after its latest round: a round that is run again begins as it did.
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
-
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import PersonalModels
 from fedappeal.core.local_rule import LocalRule as AnyRule
@@ -77,7 +75,8 @@ class Ditto(FedAvg):
     class Settings(StrategySettings):
         """Ditto's settings."""
 
-        personal_lambda: NonNegative = Field(1.0, description="lambda, how strongly v_k is held near; 0: not at all")
+        personal_lambda: NonNegative = 1.0
+        """lambda, how strongly v_k is held near; 0: not at all"""
 
     @classmethod
     def check_run(cls, config: RunConfig, settings: Any) -> None:

@@ -42,11 +42,16 @@ class FedAdam(FedAvg):
     class Settings(StrategySettings):
         """FedAdam's settings."""
 
-        server_lr: Positive = Field(0.01, description="eta, the server's learning rate")
-        beta1: Decay = Field(0.9, description="decay of the mean of updates")
-        beta2: Decay = Field(0.99, description="decay of the mean of their squares")
-        tau: Positive = Field(1e-3, description="adaptivity: an update far below it makes a small step")
-        bias_correction: bool = Field(False, description="the means start at 0 and are corrected for it")
+        server_lr: Positive = 0.01
+        """eta, the server's learning rate"""
+        beta1: Decay = 0.9
+        """decay of the mean of updates"""
+        beta2: Decay = 0.99
+        """decay of the mean of their squares"""
+        tau: Positive = 1e-3
+        """adaptivity: an update far below it makes a small step"""
+        bias_correction: bool = False
+        """the means start at 0 and are corrected for it"""
 
     settings: Settings
 

@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
-
 from fedappeal.settings.config import Count, Positive
 from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
@@ -67,8 +65,10 @@ class FedAU(Strategy):
     class Settings(StrategySettings):
         """FedAU's settings."""
 
-        cutoff: Count = Field(50, description="K, the most rounds of an interval; 1 weights all clients alike")
-        server_lr: Positive = Field(1.0, description="eta, the server's learning rate")
+        cutoff: Count = 50
+        """K, the most rounds of an interval; 1 weights all clients alike"""
+        server_lr: Positive = 1.0
+        """eta, the server's learning rate"""
 
     settings: Settings
 

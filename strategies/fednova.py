@@ -79,10 +79,14 @@ class FedNova(Strategy):
     class Settings(StrategySettings):
         """FedNova's settings: how clients train, as the run says."""
 
-        local_steps: CountOrZero | None = Field(None, description="tau_i; 0: by epochs; not set: the run's")
-        local_epochs: CountOrZero | None = Field(None, description="epochs; not set: the run's")
-        batch_size: Count | None = Field(None, description="examples a step; not set: the run's")
-        momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(None, description="rho; not set: the run's")
+        local_steps: CountOrZero | None = None
+        """tau_i; 0: by epochs; not set: the run's"""
+        local_epochs: CountOrZero | None = None
+        """epochs; not set: the run's"""
+        batch_size: Count | None = None
+        """examples a step; not set: the run's"""
+        momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+        """rho; not set: the run's"""
 
     settings: Settings
 

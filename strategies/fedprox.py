@@ -14,8 +14,6 @@ what FedAvg does here: mu = 0 is FedAvg, to the bit.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import BatchedTerms, LocalProblem, stack_tensors
 from fedappeal.core.local_rule import LocalRule as AnyRule
@@ -36,7 +34,8 @@ class FedProx(FedAvg):
     class Settings(StrategySettings):
         """FedProx's settings."""
 
-        proximal_mu: NonNegative = Field(0.01, description="mu of the proximal term; 0 is FedAvg")
+        proximal_mu: NonNegative = 0.01
+        """mu of the proximal term; 0 is FedAvg"""
 
     class LocalRule(SGD):
         """SGD on ``F_k(w) + mu/2 ||w - w^t||^2``: the norm runs over all trainable parameters at once."""

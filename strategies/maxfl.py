@@ -26,8 +26,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
-
 from fedappeal.core.algorithm import PersonalModels
 from fedappeal.core.requirement import Measured
 from fedappeal.settings.config import ConfigError, CountOrZero, Positive, RunConfig
@@ -96,18 +94,17 @@ class MaxFL(Strategy):
     class Settings(StrategySettings):
         """MaxFL's settings."""
 
-        server_lr: Positive = Field(1.0, description="eta_g, the server's learning rate")
-        stabilizer: Positive = Field(1e-3, description="epsilon in the denominator")
-        tuning_steps: CountOrZero | None = Field(
-            None, description="fine-tuning steps before q_k is computed (Table 4); not set: tuning-steps of the run"
-        )
+        server_lr: Positive = 1.0
+        """eta_g, the server's learning rate"""
+        stabilizer: Positive = 1e-3
+        """epsilon in the denominator"""
+        tuning_steps: CountOrZero | None = None
+        """fine-tuning steps before q_k is computed (Table 4); not set: tuning-steps of the run"""
 
-        step_sizes: Literal["set", "theorem-3.1"] = Field(
-            "set", description="set: server-lr, stabilizer, learning-rate; theorem-3.1: of rounds, steps, clients"
-        )
-        local_steps: CountOrZero | None = Field(
-            None, description="tau of theorem-3.1's step sizes; not set: local-steps of the run"
-        )
+        step_sizes: Literal["set", "theorem-3.1"] = "set"
+        """set: server-lr, stabilizer, learning-rate; theorem-3.1: of rounds, steps, clients"""
+        local_steps: CountOrZero | None = None
+        """tau of theorem-3.1's step sizes; not set: local-steps of the run"""
 
     settings: Settings
 

@@ -24,7 +24,6 @@ from statistics import median_low
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from fedappeal.core.requirement import Measured
 from fedappeal.settings.config import ConfigError, Count, RunConfig
@@ -96,9 +95,8 @@ class MWFed(Strategy):
     class Settings(StrategySettings):
         """MW-Fed's settings."""
 
-        local_steps: Count | None = Field(
-            None, description="tau, the mean number of local steps a round; not set: local-steps of the run"
-        )
+        local_steps: Count | None = None
+        """tau, the mean number of local steps a round; not set: local-steps of the run"""
 
     settings: Settings
 

@@ -15,8 +15,6 @@ were ever enrolled and have not left.
 
 from typing import Any
 
-from pydantic import Field
-
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.refusal import Refused
 from strategies.rounds.round import Model, Reply, Round
@@ -63,8 +61,10 @@ class Oracle(Strategy):
     class Settings(StrategySettings):
         """The oracle's settings."""
 
-        probabilities: str = Field("1", description="CLIENT-ID=P by commas, or one P for all; 1: all always join")
-        server_lr: Positive = Field(1.0, description="eta, the server's learning rate")
+        probabilities: str = "1"
+        """CLIENT-ID=P by commas, or one P for all; 1: all always join"""
+        server_lr: Positive = 1.0
+        """eta, the server's learning rate"""
 
     settings: Settings
 

@@ -15,8 +15,6 @@ beta is the run's learning rate.
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
-
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import Adapting, PersonalModels
 from fedappeal.core.local_rule import LocalProblem
@@ -52,9 +50,12 @@ class PerFedAvg(Strategy):
     class Settings(StrategySettings):
         """Per-FedAvg's settings."""
 
-        maml_learning_rate: Positive = Field(0.01, description="alpha, the inner step")
-        maml_order: Literal["first", "second"] = Field("second", description="HF (second order) or FO (first)")
-        adaptation_steps: CountOrZero = Field(1, description="inner steps before the second evaluation; 0: none")
+        maml_learning_rate: Positive = 0.01
+        """alpha, the inner step"""
+        maml_order: Literal["first", "second"] = "second"
+        """HF (second order) or FO (first)"""
+        adaptation_steps: CountOrZero = 1
+        """inner steps before the second evaluation; 0: none"""
 
     settings: Settings
 

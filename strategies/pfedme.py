@@ -17,8 +17,6 @@ and the server moves towards the average of the models w_i of the clients of the
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from fedappeal.core.algorithm import Adapting, PersonalModels
 from fedappeal.core.local_rule import LocalProblem
 from fedappeal.core.local_rule import LocalRule as AnyRule
@@ -52,10 +50,14 @@ class PFedMe(Strategy):
     class Settings(StrategySettings):
         """pFedMe's settings."""
 
-        moreau_lambda: Positive = Field(15.0, description="lambda, how strongly a client's own model is held near")
-        moreau_steps: Count = Field(5, description="K, inner steps on one minibatch")
-        personal_learning_rate: Positive = Field(0.05, description="p, learning rate of the inner steps")
-        server_mixing: Positive = Field(1.0, description="beta; 1 is the plain average")
+        moreau_lambda: Positive = 15.0
+        """lambda, how strongly a client's own model is held near"""
+        moreau_steps: Count = 5
+        """K, inner steps on one minibatch"""
+        personal_learning_rate: Positive = 0.05
+        """p, learning rate of the inner steps"""
+        server_mixing: Positive = 1.0
+        """beta; 1 is the plain average"""
 
     settings: Settings
 

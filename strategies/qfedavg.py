@@ -99,10 +99,10 @@ class QFedAvg(Strategy):
     class Settings(StrategySettings):
         """q-FFL's settings."""
 
-        q: Annotated[float, Field(ge=0, le=_LARGEST_Q)] = Field(1.0, description="q; 0 is unweighted FedAvg")
-        learning_rate: Positive | None = Field(
-            None, description="1 / L; not set: the clients' learning-rate; follows its schedule"
-        )
+        q: Annotated[float, Field(ge=0, le=_LARGEST_Q)] = 1.0
+        """q; 0 is unweighted FedAvg"""
+        learning_rate: Positive | None = None
+        """1 / L; not set: the clients' learning-rate; follows its schedule"""
 
     settings: Settings
 

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import (
@@ -163,7 +162,8 @@ class Scaffold(Strategy):
     class Settings(StrategySettings):
         """SCAFFOLD's settings."""
 
-        server_lr: Positive = Field(1.0, description="eta_g, the server's learning rate")
+        server_lr: Positive = 1.0
+        """eta_g, the server's learning rate"""
 
     settings: Settings
 

@@ -74,13 +74,12 @@ class TERM(Strategy):
     class Settings(StrategySettings):
         """TERM's settings."""
 
-        tilt: Annotated[float, Field(ge=-_LARGEST_TILT, le=_LARGEST_TILT)] = Field(
-            0.1, description="t: above 0 clients with large losses count more, below 0 less; 0 is unweighted FedAvg"
-        )
-        share: Annotated[float, Field(gt=0, le=1)] = Field(
-            0.5, description="how much of the estimate of exp(t R_t) is the latest round's"
-        )
-        server_lr: Positive = Field(1.0, description="eta, the server's learning rate")
+        tilt: Annotated[float, Field(ge=-_LARGEST_TILT, le=_LARGEST_TILT)] = 0.1
+        """t: above 0 clients with large losses count more, below 0 less; 0 is unweighted FedAvg"""
+        share: Annotated[float, Field(gt=0, le=1)] = 0.5
+        """how much of the estimate of exp(t R_t) is the latest round's"""
+        server_lr: Positive = 1.0
+        """eta, the server's learning rate"""
 
     settings: Settings
 

@@ -75,36 +75,38 @@ class Limits(Settings):
     0 of a limit that is called ``max`` means no limit.
     """
 
-    max_steps: CountOrZero = setting(10_000, "most in one local training, tuning or warm-up", unit="gradients")
-    min_steps: Count = setting(1, "fewest behind a model that is sent", unit="gradients")
-    min_batch: Count = setting(8, "fewest that a run may put behind one gradient of what is sent", unit="examples")
-    max_seconds: NonNegative = setting(
-        600.0, "longest work on one message, whose deadline may come first", unit="seconds"
-    )
-    max_memory: NonNegative = setting(8000.0, "most that runs may take together", unit="MB")
-    max_model: NonNegative = setting(1000.0, "largest message, with its models", unit="MB")
-    max_state: NonNegative = setting(4000.0, "largest state on the disk", unit="MB")
-    max_evaluations: CountOrZero = setting(
-        3, "most that are evaluated under one round number of a run", unit="models"
-    )
-    max_rounds: CountOrZero = setting(5000, "most that are answered, of all runs together", unit="rounds a day")
-    max_runs: CountOrZero = setting(
-        100, "most that begin; one that comes with another model is another", unit="runs a day"
-    )
-    max_cpu: NonNegative = setting(
-        0.0, "most that work takes, on the average of a message; 0.5: half of one", unit="cores"
-    )
-    max_bandwidth: NonNegative = setting(
-        0.0, "most that is sent and fetched, on the average of a message", unit="MB/s"
-    )
-    max_traffic: NonNegative = setting(
-        0.0, "of models, sent and fetched, after which the client rests", unit="MB a day"
-    )
-    hours: Annotated[str, AfterValidator(checked_hours)] = setting(
-        "", "when the client takes part: 22-6, or 12:30-13,18-8; empty: always", unit="local time"
-    )
-    mains_only: bool = setting(False, "whether it rests on battery")
-    unmetered_only: bool = setting(False, "whether it rests in a network that costs by what is sent")
+    max_steps: CountOrZero = setting(10_000, unit="gradients")
+    """most in one local training, tuning or warm-up"""
+    min_steps: Count = setting(1, unit="gradients")
+    """fewest behind a model that is sent"""
+    min_batch: Count = setting(8, unit="examples")
+    """fewest that a run may put behind one gradient of what is sent"""
+    max_seconds: NonNegative = setting(600.0, unit="seconds")
+    """longest work on one message, whose deadline may come first"""
+    max_memory: NonNegative = setting(8000.0, unit="MB")
+    """most that runs may take together"""
+    max_model: NonNegative = setting(1000.0, unit="MB")
+    """largest message, with its models"""
+    max_state: NonNegative = setting(4000.0, unit="MB")
+    """largest state on the disk"""
+    max_evaluations: CountOrZero = setting(3, unit="models")
+    """most that are evaluated under one round number of a run"""
+    max_rounds: CountOrZero = setting(5000, unit="rounds a day")
+    """most that are answered, of all runs together"""
+    max_runs: CountOrZero = setting(100, unit="runs a day")
+    """most that begin; one that comes with another model is another"""
+    max_cpu: NonNegative = setting(0.0, unit="cores")
+    """most that work takes, on the average of a message; 0.5: half of one"""
+    max_bandwidth: NonNegative = setting(0.0, unit="MB/s")
+    """most that is sent and fetched, on the average of a message"""
+    max_traffic: NonNegative = setting(0.0, unit="MB a day")
+    """of models, sent and fetched, after which the client rests"""
+    hours: Annotated[str, AfterValidator(checked_hours)] = setting("", unit="local time")
+    """when the client takes part: 22-6, or 12:30-13,18-8; empty: always"""
+    mains_only: bool = False
+    """whether it rests on battery"""
+    unmetered_only: bool = False
+    """whether it rests in a network that costs by what is sent"""
 
     @classmethod
     def off(cls) -> Self:
@@ -174,7 +176,7 @@ def describe_limits(limits: Limits) -> list[str]:
     """Return a line a limit: its value, unit, meaning, and the default where it differs."""
     values = limits.as_config()
     lines = []
-    for key, field in Limits.by_key().items():
+    for key, field in Limits.described().items():
         other = "" if values[key] == field.default else f" (default {_shown(key, field.default)})"
         lines.append(f"{key:<16} {_shown(key, values[key]):>8} {fact(field, 'unit'):<12} {field.description}{other}")
     return lines

@@ -174,7 +174,7 @@ def limits_data(folder: Path, started_with: str = "") -> dict[str, Any]:
             "help": field.description,
             "instead": counts[key] if counts[key] != values[key] else None,
         }
-        for key, field in Limits.by_key().items()
+        for key, field in Limits.described().items()
     ]
     presets = [{"name": name, "costs": costs} for name, (costs, _) in PRESETS.items()]
     return {"limits": fields, "problem": problem, "presets": presets, "preset": "" if problem else preset_of(limits)}

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from client.participation.behaviour import Behaviour
 from fedappeal.core.plugins import PluginSettings
@@ -31,7 +30,8 @@ class Bernoulli(Behaviour):
     class Settings(PluginSettings):
         """The behaviour's settings."""
 
-        available: Share = Field(0.5, description="probability of being available")
+        available: Share = 0.5
+        """probability of being available"""
 
     def available(self, seed: int, client_id: str, server_round: int) -> bool:
         """Draw it."""
@@ -58,8 +58,10 @@ class Markov(Behaviour):
     class Settings(PluginSettings):
         """The behaviour's settings."""
 
-        goes: PositiveShare = Field(0.1, description="probability that an available client is away in the next round")
-        returns: PositiveShare = Field(0.3, description="probability that one that is away is back in the next round")
+        goes: PositiveShare = 0.1
+        """probability that an available client is away in the next round"""
+        returns: PositiveShare = 0.3
+        """probability that one that is away is back in the next round"""
 
     def available(self, seed: int, client_id: str, server_round: int) -> bool:
         """Follow the chain from round 1, whose state is drawn from the chain's long-run shares."""
@@ -85,10 +87,14 @@ class Diurnal(Behaviour):
     class Settings(PluginSettings):
         """The behaviour's settings."""
 
-        mean: Share = Field(0.5, description="mean probability of being available")
-        swing: Share = Field(0.4, description="how far it rises and falls, within 0 and 1")
-        period: Count = Field(24, description="rounds of a day")
-        spread: Share = Field(1.0, description="over which share of a day clients' noons are spread")
+        mean: Share = 0.5
+        """mean probability of being available"""
+        swing: Share = 0.4
+        """how far it rises and falls, within 0 and 1"""
+        period: Count = 24
+        """rounds of a day"""
+        spread: Share = 1.0
+        """over which share of a day clients' noons are spread"""
 
     def available(self, seed: int, client_id: str, server_round: int) -> bool:
         """Draw it with the round's probability."""
@@ -115,8 +121,10 @@ class Trace(Behaviour):
     class Settings(PluginSettings):
         """The behaviour's settings."""
 
-        file: str = Field("", description="a line each: client-id (or *), first and last round, by commas")
-        repeat: CountOrZero = Field(0, description="rounds after which the trace begins again; 0: never")
+        file: str = ""
+        """a line each: client-id (or *), first and last round, by commas"""
+        repeat: CountOrZero = 0
+        """rounds after which the trace begins again; 0: never"""
 
     def available(self, seed: int, client_id: str, server_round: int) -> bool:
         """Look it up; a client without a line, under its own name or ``*``, is never available."""

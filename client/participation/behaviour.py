@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from pydantic import Field
-
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol.draws import generator
@@ -199,10 +197,10 @@ class Inertia(Behaviour):
     class Settings(PluginSettings):
         """The behaviour's settings."""
 
-        rounds: Count = Field(3, description="bad rounds in a row, in which the policy would not join")
-        then: Literal["obey", "leave"] = Field(
-            "obey", description="what comes in the last of them: what the policy wishes, or leaving for good"
-        )
+        rounds: Count = 3
+        """bad rounds in a row, in which the policy would not join"""
+        then: Literal["obey", "leave"] = "obey"
+        """what comes in the last of them: what the policy wishes, or leaving for good"""
 
     def change(self, wish: Decision, situation: Situation, earlier: Sequence[Wish]) -> Decision:
         """Return that the client joins before its patience is over."""
@@ -228,7 +226,8 @@ class Costly(Behaviour):
     class Settings(PluginSettings):
         """The behaviour's settings."""
 
-        cost: NonNegative = Field(0.1, description="what joining costs, in units of rho_k: loss, or the metric")
+        cost: NonNegative = 0.1
+        """what joining costs, in units of rho_k: loss, or the metric"""
 
     def change(self, wish: Decision, situation: Situation, earlier: Sequence[Wish]) -> Decision:
         """Return that the client sits out where joining does not pay.
@@ -248,9 +247,8 @@ class Rest(Behaviour):
     class Settings(PluginSettings):
         """The behaviour's settings."""
 
-        rounds: Count = Field(
-            5, description="rounds of a rest, counted from the one in which the policy would not join"
-        )
+        rounds: Count = 5
+        """rounds of a rest, counted from the one in which the policy would not join"""
 
     def change(self, wish: Decision, situation: Situation, earlier: Sequence[Wish]) -> Decision:
         """Return that the client sits out while it rests, in mandatory rounds too; it never leaves."""
@@ -285,13 +283,12 @@ class Device(Behaviour):
     class Settings(PluginSettings):
         """The behaviour's settings."""
 
-        steps: Positive = Field(10.0, description="local steps a virtual second of the median device")
-        spread: NonNegative = Field(
-            0.5, description="standard deviation of the logarithm of devices' speeds; 0: alike"
-        )
-        bandwidth: NonNegative = Field(
-            0.0, description="bytes a virtual second, either way; 0: no time for transfers"
-        )
+        steps: Positive = 10.0
+        """local steps a virtual second of the median device"""
+        spread: NonNegative = 0.5
+        """standard deviation of the logarithm of devices' speeds; 0: alike"""
+        bandwidth: NonNegative = 0.0
+        """bytes a virtual second, either way; 0: no time for transfers"""
 
     def seconds(self, seed: int, client_id: str, steps: int, size: int) -> float:
         """Return the virtual seconds of one training: ``steps / speed_k + 2 * size / bandwidth``.

@@ -1,7 +1,5 @@
 """Policies that belong to no algorithm."""
 
-from pydantic import Field
-
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol.keys import Decision
@@ -74,9 +72,12 @@ class Anticipate(Policy):
     class Settings(PluginSettings):
         """The policy's settings."""
 
-        horizon: Count = Field(5, description="rounds that it looks ahead; it trains as many alone, each time")
-        window: Count = Field(5, description="earlier rounds over which it sees its loss fall")
-        margin: NonNegative = Field(0.0, description="by how much loss leaving must be better")
+        horizon: Count = 5
+        """rounds that it looks ahead; it trains as many alone, each time"""
+        window: Count = 5
+        """earlier rounds over which it sees its loss fall"""
+        margin: NonNegative = 0.0
+        """by how much loss leaving must be better"""
 
     def decide(self, situation: Situation) -> Decision:
         """Return that the client leaves where training on alone promises more, else that it joins."""

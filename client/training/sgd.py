@@ -41,9 +41,12 @@ class AdamW(LocalRule):
     class Settings(PluginSettings):
         """AdamW's settings."""
 
-        beta1: Decay = Field(0.9, description="decay of the mean of gradients")
-        beta2: Decay = Field(0.999, description="decay of the mean of their squares")
-        eps: Positive = Field(1e-8, description="added to the root of that mean")
+        beta1: Decay = 0.9
+        """decay of the mean of gradients"""
+        beta2: Decay = 0.999
+        """decay of the mean of their squares"""
+        eps: Positive = 1e-8
+        """added to the root of that mean"""
 
     settings: Settings
 

@@ -161,7 +161,7 @@ def _settings(plugin: Any) -> Iterator[str]:
     name = plugin.settings_name()
     yield f"  settings (--set {name}.KEY=VALUE)"
     rows = []
-    for key, field in plugin.Settings.by_key().items():
+    for key, field in plugin.Settings.described().items():
         default = "required" if field.is_required() else default_of(field.default)
         allowed = f" ({choices(field.annotation)})" if choices(field.annotation) else ""
         rows.append((f"  {name}.{key}", default, f"{field.description or ''}{allowed}"))

@@ -37,7 +37,7 @@ def with_run_options(command: Command) -> Command:
     """
     chosen = typer.Option(None, f"--{SET}", help=SET_HELP, rich_help_panel="Run")
     parameters = [_parameter(SET, chosen, list[str] | None)]
-    for key, field in RunConfig.by_key().items():
+    for key, field in RunConfig.described().items():
         panel = "Task" if key in TaskSettings.by_key() else "Run"
         shown = str(field.default) if field.default != "" else False
         parameters += _of_field(key, field, _choices(field), None, show_default=shown, rich_help_panel=panel)
@@ -54,7 +54,7 @@ def with_limit_options(command: Command) -> Command:
     It takes those that are set as ``given``, by key.
     """
     parameters: list[inspect.Parameter] = []
-    for key, field in Limits.by_key().items():
+    for key, field in Limits.described().items():
         unit = f" ({fact(field, 'unit')})" if fact(field, "unit") else ""
         shown = shown_default(field.default)
         parameters += _of_field(key, field, unit, None, show_default=shown, rich_help_panel="Limits")

@@ -34,16 +34,16 @@ def tables() -> dict[str, Iterator[str]]:
     plugins = {
         f"{name}.{key}": field
         for name, plugin in (plugins_with_settings() | {"hf-text": TextClassification} | trackers).items()
-        for key, field in plugin.Settings.by_key().items()
+        for key, field in plugin.Settings.described().items()
     }
     owners = owner_fields()
     return {
         **{title: _names(option, registry) for title, option, registry in KINDS},
-        "run": _settings(RunConfig.by_key()),
-        "strategy": _settings(SharedSettings.model_fields),
+        "run": _settings(RunConfig.described()),
+        "strategy": _settings({key.replace("-", "_"): field for key, field in SharedSettings.described().items()}),
         "plug-ins": _settings(plugins),
         "owner": _settings({f"--{key}": field for key, field in owners.items()}),
-        "limits": _settings(Limits.by_key()),
+        "limits": _settings(Limits.described()),
         "columns": _columns(),
     }
 

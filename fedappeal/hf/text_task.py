@@ -238,10 +238,10 @@ class TextClassification(TextTask):
     class Settings(TextSettings):
         """The texts, labels and model of the task."""
 
-        label_column: str = Field("label", min_length=1, description="column of the labels: names, or 0 to C-1")
-        labels: str = Field(
-            "", description="the labels' names by commas, in their order; empty: as config.json has them"
-        )
+        label_column: str = Field("label", min_length=1)
+        """column of the labels: names, or 0 to C-1"""
+        labels: str = ""
+        """the labels' names by commas, in their order; empty: as config.json has them"""
 
     own: Settings
 

@@ -27,31 +27,26 @@ class TextSettings(PluginSettings):
     only where its owner keeps what is for such runs.
     """
 
-    model_dir: str = Field(
-        "", description="folder under data-dir with a model and its tokenizer, as transformers saves"
-    )
-    random_weights: bool = Field(
-        False, description="draw all weights from the seed: of the folder, config.json and tokenizer alone are read"
-    )
-    data: str = Field(
-        "", description="texts under data-dir: .csv, .jsonl, .parquet, or a folder that datasets saved (one split)"
-    )
-    text_column: str = Field("text", min_length=1, description="column of the texts")
-    client_column: str = Field(
-        "", description="column that says whose row it is, for partition = natural; empty: the rows are shared out"
-    )
-    max_length: Count = Field(128, description="tokens of each text: longer texts are cut, shorter ones padded")
-    lora_rank: CountOrZero = Field(
-        8, description="rank of the LoRA adapters; 0: none, all weights are trained and sent"
-    )
-    lora_alpha: Count = Field(16, description="scale of the adapters: they count alpha / rank times")
-    lora_targets: str = Field(
-        "",
-        description="layers with adapters, names by commas; empty: PEFT's for the model; all-linear: each linear one",
-    )
-    evaluation_batch: Count = Field(
-        64, description="texts a forward pass of an evaluation: bounds the memory it takes"
-    )
+    model_dir: str = ""
+    """folder under data-dir with a model and its tokenizer, as transformers saves"""
+    random_weights: bool = False
+    """draw all weights from the seed: of the folder, config.json and tokenizer alone are read"""
+    data: str = ""
+    """texts under data-dir: .csv, .jsonl, .parquet, or a folder that datasets saved (one split)"""
+    text_column: str = Field("text", min_length=1)
+    """column of the texts"""
+    client_column: str = ""
+    """column that says whose row it is, for partition = natural; empty: the rows are shared out"""
+    max_length: Count = 128
+    """tokens of each text: longer texts are cut, shorter ones padded"""
+    lora_rank: CountOrZero = 8
+    """rank of the LoRA adapters; 0: none, all weights are trained and sent"""
+    lora_alpha: Count = 16
+    """scale of the adapters: they count alpha / rank times"""
+    lora_targets: str = ""
+    """layers with adapters, names by commas; empty: PEFT's for the model; all-linear: each linear one"""
+    evaluation_batch: Count = 64
+    """texts a forward pass of an evaluation: bounds the memory it takes"""
 
 
 @dataclass(frozen=True)

@@ -53,51 +53,46 @@ class TaskSettings(WithPlugins):
     A partition is a pure function of these.
     """
 
-    task: str = Field("digits", min_length=1, description="task by name, or package.module:name of your own")
-    model: str = Field(
-        "auto",
-        min_length=1,
-        description="auto: the task's default; mlp, logistic, cnn, torchvision:NAME, transformers:NAME (with random "
-        "weights), or package.module:Name of your own",
-    )
-    share: str = Field(
-        "auto",
-        min_length=1,
-        description="what of the model travels; the rest stays with the client: all, trainable, or names as patterns "
-        "(body.*, or !head.* for all but these); auto: as the task says, usually all",
-    )
-    clients: Count = Field(10, description="number of clients that train (seen)")
-    unseen_clients: CountOrZero = Field(0, description="further clients that only evaluate (unseen)")
-    partition: Literal["iid", "dirichlet", "shards", "clusters", "dirichlet-clusters", "natural", "auto"] = Field(
-        "auto",
-        description="how the data is spread over clients; auto: natural where the task is (users), else dirichlet",
-    )
-    dirichlet_alpha: Positive = Field(0.5, description="concentration; small is more skewed")
-    shards_per_client: Count = Field(2, description="for partition = shards")
-    clusters: Count = Field(
-        5,
-        description="for partition = clusters: clusters of labels, MaxFL appendix D.1; for dirichlet-clusters: of "
-        "clients alike, a Dirichlet draw of labels each",
-    )
-    cluster_alpha: NonNegative = Field(
-        0.0, description="for partition = clusters: Dirichlet inside a cluster; 0: even"
-    )
-    train_share: Annotated[float, Field(gt=0, lt=1)] = Field(0.6, description="train share of a client's data")
-    min_examples: Count = Field(10, description="fewest examples a client may hold")
-    max_train_examples: CountOrZero = Field(
-        0, description="most examples a client trains on, the others are left out; 0: all"
-    )
-    scale: Literal["auto", "none", "standard"] = Field(
-        "auto",
-        description="columns of own tables: standard: each client's by mean and standard deviation of its training "
-        "data; auto: so, unless the task is built in or scales itself; none: as they are",
-    )
-    flip_share: Share = Field(0.0, description="share of clients whose labels are flipped, y -> C-1-y")
-    flip_on: Literal["train", "both"] = Field("both", description="flip train labels only, or test labels too")
-    seed: CountOrZero = Field(0, description="seed of every draw of the run")
-    data_seed: Annotated[int, Field(ge=-1)] = Field(
-        -1, description="seed of the draws of clients' data: who has which examples, which labels flip; -1: seed"
-    )
+    task: str = Field("digits", min_length=1)
+    """task by name, or package.module:name of your own"""
+    model: str = Field("auto", min_length=1)
+    """auto: the task's default; mlp, logistic, cnn, torchvision:NAME, transformers:NAME (with random weights), or
+    package.module:Name of your own"""
+    share: str = Field("auto", min_length=1)
+    """what of the model travels; the rest stays with the client: all, trainable, or names as patterns (body.*, or
+    !head.* for all but these); auto: as the task says, usually all"""
+    clients: Count = 10
+    """number of clients that train (seen)"""
+    unseen_clients: CountOrZero = 0
+    """further clients that only evaluate (unseen)"""
+    partition: Literal["iid", "dirichlet", "shards", "clusters", "dirichlet-clusters", "natural", "auto"] = "auto"
+    """how the data is spread over clients; auto: natural where the task is (users), else dirichlet"""
+    dirichlet_alpha: Positive = 0.5
+    """concentration; small is more skewed"""
+    shards_per_client: Count = 2
+    """for partition = shards"""
+    clusters: Count = 5
+    """for partition = clusters: clusters of labels, MaxFL appendix D.1; for dirichlet-clusters: of clients alike, a
+    Dirichlet draw of labels each"""
+    cluster_alpha: NonNegative = 0.0
+    """for partition = clusters: Dirichlet inside a cluster; 0: even"""
+    train_share: Annotated[float, Field(gt=0, lt=1)] = 0.6
+    """train share of a client's data"""
+    min_examples: Count = 10
+    """fewest examples a client may hold"""
+    max_train_examples: CountOrZero = 0
+    """most examples a client trains on, the others are left out; 0: all"""
+    scale: Literal["auto", "none", "standard"] = "auto"
+    """columns of own tables: standard: each client's by mean and standard deviation of its training data; auto: so,
+    unless the task is built in or scales itself; none: as they are"""
+    flip_share: Share = 0.0
+    """share of clients whose labels are flipped, y -> C-1-y"""
+    flip_on: Literal["train", "both"] = "both"
+    """flip train labels only, or test labels too"""
+    seed: CountOrZero = 0
+    """seed of every draw of the run"""
+    data_seed: Annotated[int, Field(ge=-1)] = -1
+    """seed of the draws of clients' data: who has which examples, which labels flip; -1: seed"""
 
     @property
     def resolved_data_seed(self) -> int:
@@ -108,33 +103,32 @@ class TaskSettings(WithPlugins):
 class AttackSettings(Settings):
     """The share of attackers, and their attack."""
 
-    byzantine_share: Share = Field(0.0, description="experiments: share of clients that attack")
-    byzantine_attack: Literal["inflate", "claim", "zero", "huge", "flip"] = Field(
-        "inflate",
-        description="experiments: the weight is computed from an inflated loss, or made up; or the model is replaced "
-        "(zeros, 1e30, the update times byzantine-scale) and every claim is the largest",
-    )
-    byzantine_inflation: Positive = Field(10.0, description="experiments: factor on an attacker's loss")
-    byzantine_claim: float = Field(0.25, allow_inf_nan=False, description="experiments: the weight it makes up")
-    byzantine_scale: float = Field(
-        -20.0, allow_inf_nan=False, description="experiments: factor on the update, for byzantine-attack = flip"
-    )
-    byzantine_noise: NonNegative = Field(
-        1.0, description="experiments: noise on an attacker's model, in standard deviations of its update"
-    )
+    byzantine_share: Share = 0.0
+    """experiments: share of clients that attack"""
+    byzantine_attack: Literal["inflate", "claim", "zero", "huge", "flip"] = "inflate"
+    """experiments: the weight is computed from an inflated loss, or made up; or the model is replaced (zeros, 1e30,
+    the update times byzantine-scale) and every claim is the largest"""
+    byzantine_inflation: Positive = 10.0
+    """experiments: factor on an attacker's loss"""
+    byzantine_claim: float = Field(0.25, allow_inf_nan=False)
+    """experiments: the weight it makes up"""
+    byzantine_scale: float = Field(-20.0, allow_inf_nan=False)
+    """experiments: factor on the update, for byzantine-attack = flip"""
+    byzantine_noise: NonNegative = 1.0
+    """experiments: noise on an attacker's model, in standard deviations of its update"""
 
 
 class FileSettings(Settings):
     """The files that a run starts from and writes."""
 
-    initial_model: str = Field("", description="safetensors file to start from; empty: the task's initial model")
-    out: str = Field("", description="folder of the run; empty: runs/DATE-TIME-STRATEGY-TASK")
-    resume: bool = setting(False, "continue the run in `out` from its last finished round", internal=True)
-    schedule_rounds: CountOrZero = setting(
-        0,
-        "number of rounds that a continued run began with, for all that follows from it; 0: rounds",
-        internal=True,
-    )
+    initial_model: str = ""
+    """safetensors file to start from; empty: the task's initial model"""
+    out: str = ""
+    """folder of the run; empty: runs/DATE-TIME-STRATEGY-TASK"""
+    resume: bool = setting(False, internal=True)
+    """continue the run in `out` from its last finished round"""
+    schedule_rounds: CountOrZero = setting(0, internal=True)
+    """number of rounds that a continued run began with, for all that follows from it; 0: rounds"""
 
 
 __all__ = [

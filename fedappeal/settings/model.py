@@ -1,8 +1,13 @@
 """The base of all settings: kebab-case keys, bounds, errors in one line; and settings of plug-ins beside them."""
 
+import ast
 import difflib
+import inspect
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -40,23 +45,46 @@ def kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def setting(default: Any, description: str, **facts: str | bool) -> Any:
+def setting(default: Any, **facts: str | bool) -> Any:
     """Return a field with facts about how it is set and shown; `fact` reads them.
 
     Args:
         default: its default.
-        description: its help.
         facts: ``unit``; ``joined``: what joins the values of an option that can be repeated; ``flag``: an option
             without its ``--no-``; ``internal``: commands set it, users do not; ``variable``: containers and services
             take it from a variable of its name.
     """
-    return Field(default, description=description, json_schema_extra=dict(facts))
+    return Field(default, json_schema_extra=dict(facts))
 
 
 def fact(field: FieldInfo, name: str) -> str:
     """Return a fact that `setting` attached to a field; empty if it has none."""
     extra = field.json_schema_extra
     return str(extra.get(name) or "") if isinstance(extra, dict) else ""
+
+
+@cache
+def attribute_docs(module: str) -> dict[str, str]:
+    """Return the docstrings below the attributes of a module's classes, one line each, by ``CLASS.ATTRIBUTE``.
+
+    Empty where its source is not a file's. Pydantic's own ``use_attribute_docstrings`` reads it for every class that
+    is made, which takes each start 60 ms.
+    """
+    docs = {}
+
+    def read(body: list[ast.stmt], prefix: str) -> None:
+        for part, below in pairwise([*body, ast.Pass()]):
+            match part, below:
+                case ast.ClassDef(name=name, body=inner), _:
+                    read(inner, f"{prefix}{name}.")
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[prefix + name] = " ".join(text.split())
+
+    try:
+        read(ast.parse(inspect.getsource(sys.modules[module])).body, "")
+    except (OSError, TypeError):
+        return {}
+    return docs
 
 
 Group = TypeVar("Group", bound="Settings")
@@ -98,6 +126,15 @@ class Settings(BaseModel):
     def by_key(cls) -> dict[str, FieldInfo]:
         """Return all fields by their keys in kebab case."""
         return {kebab(name): field for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def described(cls) -> dict[str, FieldInfo]:
+        """Return the fields of `by_key`, each with its ``description``, else with the docstring below it."""
+        for name, field in cls.model_fields.items():
+            owners = (base for base in cls.__mro__ if name in inspect.get_annotations(base))
+            docs = (attribute_docs(base.__module__).get(f"{base.__qualname__}.{name}") for base in owners)
+            field.description = field.description or next(filter(None, docs), None)
+        return cls.by_key()
 
     @classmethod
     def keys(cls) -> list[str]:

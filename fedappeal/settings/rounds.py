@@ -43,41 +43,41 @@ def share_of_rounds(share: float, rounds: int) -> float:
 class SizeSettings(Settings):
     """The strategy, and how many rounds and clients a run has."""
 
-    strategy: str = Field("maxfl", min_length=1, description="server strategy")
-    rounds: Count = Field(20, le=MOST_ROUNDS, description="number of rounds")
-    clients_per_round: CountOrZero = Field(0, description="clients folded a round; 0: all")
-    min_clients: CountOrZero = Field(
-        0,
-        description="clients without which round 1 does not begin; 0: all are waited for, and the run begins without "
-        "clients that do not come (start-after)",
-    )
-    max_clients: CountOrZero = Field(
-        0, description="clients that a deployed run takes in; 0: twice as many as clients and unseen-clients together"
-    )
+    strategy: str = Field("maxfl", min_length=1)
+    """server strategy"""
+    rounds: Count = Field(20, le=MOST_ROUNDS)
+    """number of rounds"""
+    clients_per_round: CountOrZero = 0
+    """clients folded a round; 0: all"""
+    min_clients: CountOrZero = 0
+    """clients without which round 1 does not begin; 0: all are waited for, and the run begins without clients that do
+    not come (start-after)"""
+    max_clients: CountOrZero = 0
+    """clients that a deployed run takes in; 0: twice as many as clients and unseen-clients together"""
 
 
 class RoundSettings(Settings):
     """When rounds begin, end and are measured."""
 
-    start_timeout: Positive = Field(300.0, description="seconds to wait for min-clients")
-    start_after: Positive = Field(
-        30.0,
-        description="for min-clients = 0: seconds after the last client came when round 1 begins without the others",
-    )
-    round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
-    evaluate_every: CountOrZero = Field(1, description="evaluate every N rounds; 0: after the last only")
-    measure_leavers: bool = Field(True, description="clients that left still answer evaluation")
+    start_timeout: Positive = 300.0
+    """seconds to wait for min-clients"""
+    start_after: Positive = 30.0
+    """for min-clients = 0: seconds after the last client came when round 1 begins without the others"""
+    round_timeout: Positive = 60.0
+    """deadline of one exchange, in seconds"""
+    evaluate_every: CountOrZero = 1
+    """evaluate every N rounds; 0: after the last only"""
+    measure_leavers: bool = True
+    """clients that left still answer evaluation"""
 
 
 class EvaluationSettings(Settings):
     """The clients' part in measuring a round."""
 
-    evaluate_train: bool = Field(
-        True, description="evaluation also asks whether the model appeals by its training loss: one more pass"
-    )
-    report_train_loss: bool = Field(
-        False, description="experiments: evaluation reports the training loss; beside an appeal weight it tells rho_k"
-    )
+    evaluate_train: bool = True
+    """evaluation also asks whether the model appeals by its training loss: one more pass"""
+    report_train_loss: bool = False
+    """experiments: evaluation reports the training loss; beside an appeal weight it tells rho_k"""
 
 
 AUTO: Literal["auto"] = "auto"
@@ -108,52 +108,37 @@ RoundsOrAuto = Annotated[int | Literal["auto"], PlainValidator(rounds_or_auto)]
 class ParticipationSettings(Settings):
     """The clients' default decisions, and rounds in which they must not opt out."""
 
-    participation: str = Field(
-        "auto",
-        min_length=1,
-        description="policy of clients whose owner names none: a name, a mixture (appeal=0.7,always=0.3), or auto: "
-        "the strategy's own",
-    )
-    mandatory_rounds: RoundsOrAuto = Field(
-        AUTO,
-        description="rounds in which clients are asked not to opt out: the first N; -1: max(10, 5 % of the rounds); "
-        "auto: while more and more clients find that the model appeals, in at most half of the rounds",
-    )
-    goodwill: Annotated[int, Field(ge=-1, le=MOST_GOODWILL)] = Field(
-        20,
-        description="rounds in which a client whose owner says nothing joins on request although the model does not "
-        "meet its requirement; -1: all in which it is asked",
-    )
+    participation: str = Field("auto", min_length=1)
+    """policy of clients whose owner names none: a name, a mixture (appeal=0.7,always=0.3), or auto: the strategy's
+    own"""
+    mandatory_rounds: RoundsOrAuto = AUTO
+    """rounds in which clients are asked not to opt out: the first N; -1: max(10, 5 % of the rounds); auto: while more
+    and more clients find that the model appeals, in at most half of the rounds"""
+    goodwill: Annotated[int, Field(ge=-1, le=MOST_GOODWILL)] = 20
+    """rounds in which a client whose owner says nothing joins on request although the model does not meet its
+    requirement; -1: all in which it is asked"""
 
 
 class AskingSettings(Settings):
     """Whom a round asks when clients sit out."""
 
-    on_empty_round: Literal["ask-all", "keep"] = Field(
-        "ask-all",
-        description="after a round without a joiner: the next is mandatory (with mandatory-rounds = auto while its "
-        "limit lasts), or nothing changes",
-    )
-    ask_on: bool = Field(
-        True,
-        description="others are asked in place of clients that sit out; false: a round asks clients-per-round once",
-    )
+    on_empty_round: Literal["ask-all", "keep"] = "ask-all"
+    """after a round without a joiner: the next is mandatory (with mandatory-rounds = auto while its limit lasts), or
+    nothing changes"""
+    ask_on: bool = True
+    """others are asked in place of clients that sit out; false: a round asks clients-per-round once"""
 
 
 class JudgingSettings(Settings):
     """The clients' judgement of a model by their requirement rho_k."""
 
-    requirement: str = Field("solo", min_length=1, description="where a client's requirement rho_k comes from")
-    judge_on: Literal["held-out", "train"] = Field(
-        "held-out",
-        description="data on which a client compares models with its requirement: a third of its training data on "
-        "which it never trains, or what it trains on, as the papers have it",
-    )
-    adaptation_steps: CountOrZero = Field(
-        5,
-        description="for judge-on = held-out: local steps after which a client uses a model, and judges it; 0: as it "
-        "is sent; personalised strategies have steps of their own",
-    )
-    loss_mode: Literal["evaluation", "training"] = Field(
-        "evaluation", description="how a client measures F_k and rho_k on its training data; training: dropout is on"
-    )
+    requirement: str = Field("solo", min_length=1)
+    """where a client's requirement rho_k comes from"""
+    judge_on: Literal["held-out", "train"] = "held-out"
+    """data on which a client compares models with its requirement: a third of its training data on which it never
+    trains, or what it trains on, as the papers have it"""
+    adaptation_steps: CountOrZero = 5
+    """for judge-on = held-out: local steps after which a client uses a model, and judges it; 0: as it is sent;
+    personalised strategies have steps of their own"""
+    loss_mode: Literal["evaluation", "training"] = "evaluation"
+    """how a client measures F_k and rho_k on its training data; training: dropout is on"""

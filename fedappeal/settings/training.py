@@ -21,19 +21,19 @@ Precision = Literal["float32", "bfloat16"]
 class LearningRate(Settings):
     """The learning rate of local training."""
 
-    learning_rate: Positive = Field(0.1, description="local learning rate")
+    learning_rate: Positive = 0.1
+    """local learning rate"""
 
 
 class LearningRateSchedule(Settings):
     """The change of the learning rate over the rounds."""
 
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="how the learning rate falls from round to round"
-    )
-    lr_warmup_rounds: CountOrZero = Field(0, description="first rounds, in which it rises to learning-rate; 0: none")
-    lr_final_share: PositiveShare = Field(
-        0.1, description="for lr-schedule = linear and cosine: learning rate of the last round, as a share"
-    )
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """how the learning rate falls from round to round"""
+    lr_warmup_rounds: CountOrZero = 0
+    """first rounds, in which it rises to learning-rate; 0: none"""
+    lr_final_share: PositiveShare = 0.1
+    """for lr-schedule = linear and cosine: learning rate of the last round, as a share"""
 
     @property
     def constant_learning_rate(self) -> bool:
@@ -44,38 +44,42 @@ class LearningRateSchedule(Settings):
 class LocalSteps(Settings):
     """The steps of one local training."""
 
-    batch_size: Count = Field(32, description="examples a local step")
-    local_steps: CountOrZero = Field(30, description="local steps a round; 0: use local-epochs")
-    local_epochs: CountOrZero = Field(0, description="local epochs a round, where local-steps is 0")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="momentum of local SGD")
-    weight_decay: NonNegative = Field(0.0, description="local weight decay; adamw's is decoupled")
-    dropout_noise: Literal["keyed", "stream"] = Field(
-        "keyed",
-        description="which units dropout drops; keyed: by seed, client, round, step, layer and example, wherever a "
-        "client trains; stream: as runs of earlier versions, in which each form of training drew its own",
-    )
-    training_precision: Precision = Field(
-        "float32", description="of local forward and backward passes; bfloat16: clients train one by one"
-    )
+    batch_size: Count = 32
+    """examples a local step"""
+    local_steps: CountOrZero = 30
+    """local steps a round; 0: use local-epochs"""
+    local_epochs: CountOrZero = 0
+    """local epochs a round, where local-steps is 0"""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """momentum of local SGD"""
+    weight_decay: NonNegative = 0.0
+    """local weight decay; adamw's is decoupled"""
+    dropout_noise: Literal["keyed", "stream"] = "keyed"
+    """which units dropout drops; keyed: by seed, client, round, step, layer and example, wherever a client trains;
+    stream: as runs of earlier versions, in which each form of training drew its own"""
+    training_precision: Precision = "float32"
+    """of local forward and backward passes; bfloat16: clients train one by one"""
 
 
 class UpdateSettings(Settings):
     """The local rule, and what a client's reply carries."""
 
-    local_rule: str = Field(
-        "auto",
-        min_length=1,
-        description="local training; auto: the strategy's own, another where it leaves that open",
-    )
-    report_loss: bool = Field(True, description="replies may carry losses; some strategies need them")
-    clipping_norm: NonNegative = Field(0.0, description="clients clip their update to this l2 norm; 0: no clipping")
-    dp_epsilon: NonNegative = Field(0.0, description="epsilon of local differential privacy; 0: none")
-    dp_delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="its delta")
-    dp_sensitivity: Positive = Field(1.0, description="its sensitivity, in units of the model's parameters")
-    tuning_steps: CountOrZero = Field(0, description="local fine-tuning steps before a client judges the model")
-    pack: bool = Field(
-        True, description="send a model as one array a dtype; false: named arrays, for other ClientApps"
-    )
+    local_rule: str = Field("auto", min_length=1)
+    """local training; auto: the strategy's own, another where it leaves that open"""
+    report_loss: bool = True
+    """replies may carry losses; some strategies need them"""
+    clipping_norm: NonNegative = 0.0
+    """clients clip their update to this l2 norm; 0: no clipping"""
+    dp_epsilon: NonNegative = 0.0
+    """epsilon of local differential privacy; 0: none"""
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """its delta"""
+    dp_sensitivity: Positive = 1.0
+    """its sensitivity, in units of the model's parameters"""
+    tuning_steps: CountOrZero = 0
+    """local fine-tuning steps before a client judges the model"""
+    pack: bool = True
+    """send a model as one array a dtype; false: named arrays, for other ClientApps"""
 
 
 InfluenceBound = Literal["off", "bounded"]
@@ -85,24 +89,16 @@ Aggregation = Literal["mean", "median", "trimmed-mean"]
 class InfluenceSettings(Settings):
     """Bounds on one client's weight and update, and how a round's models become one."""
 
-    influence: InfluenceBound = Field(
-        "off",
-        description="bounds on one client's weight and update, against the cohort's; local and submit: bounded, "
-        "where nothing is said",
-    )
-    influence_weight: AtLeastOne = Field(
-        3.0, description="for influence = bounded: most a client's weight may be, in medians"
-    )
-    influence_norm: AtLeastOne = Field(
-        2.0,
-        description="for influence = bounded: most the norm of a client's update may be, in medians; above it counts "
-        "as bounded, a client whose update is twice as long is left out",
-    )
-    aggregation: Aggregation = Field(
-        "mean",
-        description="what a round makes of its models, coordinate by coordinate; but for the mean, the server holds "
-        "all of them at once, and each counts once",
-    )
-    trim_share: TrimShare = Field(
-        0.2, description="for aggregation = trimmed-mean: share of the values left out at either end"
-    )
+    influence: InfluenceBound = "off"
+    """bounds on one client's weight and update, against the cohort's; local and submit: bounded, where nothing is
+    said"""
+    influence_weight: AtLeastOne = 3.0
+    """for influence = bounded: most a client's weight may be, in medians"""
+    influence_norm: AtLeastOne = 2.0
+    """for influence = bounded: most the norm of a client's update may be, in medians; above it counts as bounded, a
+    client whose update is twice as long is left out"""
+    aggregation: Aggregation = "mean"
+    """what a round makes of its models, coordinate by coordinate; but for the mean, the server holds all of them at
+    once, and each counts once"""
+    trim_share: TrimShare = 0.2
+    """for aggregation = trimmed-mean: share of the values left out at either end"""

@@ -27,42 +27,57 @@ class ModelCard(Settings):
 
     model_config = ConfigDict(extra="ignore")
 
-    task: str = Field(description="name of the task, or package.module:Name")
-    settings: dict[str, Scalar] = Field(description="the task's settings, its own under NAME.KEY")
-    fingerprint: str = Field(description="hash of task and settings")
-    model: str = Field(description="name of the model; auto: the task has one of its own")
-    input_shape: tuple[int, ...] = Field(description="shape of one example; empty: no single tensor")
-    input_dtype: str = Field(description="dtype of the inputs, by torch's name")
-    normalisation: Normalisation | None = Field(description="(raw / scale - mean) / std; none: the task's method")
-    num_classes: int = Field(description="number of labels; 0: labels are no classes")
-    class_names: tuple[str, ...] = Field(description="what labels are called; empty: by their numbers")
-    feature_names: tuple[str, ...] = Field((), description="columns of a table that are the inputs; empty: not named")
-    categories: dict[str, tuple[str, ...]] = Field(
-        {}, description="of columns that are no numbers: their values, each an input of its own, 0 or 1"
-    )
-    scale: Literal["none", "standard"] = Field("none", description="how clients scaled the columns of their tables")
-    scaling: Scaling | None = Field(
-        None, description="this client's; none: each client has its own, or there is none"
-    )
-    metric: Metric = Field(description="the task's primary metric")
+    task: str
+    """name of the task, or package.module:Name"""
+    settings: dict[str, Scalar]
+    """the task's settings, its own under NAME.KEY"""
+    fingerprint: str
+    """hash of task and settings"""
+    model: str
+    """name of the model; auto: the task has one of its own"""
+    input_shape: tuple[int, ...]
+    """shape of one example; empty: no single tensor"""
+    input_dtype: str
+    """dtype of the inputs, by torch's name"""
+    normalisation: Normalisation | None
+    """(raw / scale - mean) / std; none: the task's method"""
+    num_classes: int
+    """number of labels; 0: labels are no classes"""
+    class_names: tuple[str, ...]
+    """what labels are called; empty: by their numbers"""
+    feature_names: tuple[str, ...] = ()
+    """columns of a table that are the inputs; empty: not named"""
+    categories: dict[str, tuple[str, ...]] = Field({})
+    """of columns that are no numbers: their values, each an input of its own, 0 or 1"""
+    scale: Literal["none", "standard"] = "none"
+    """how clients scaled the columns of their tables"""
+    scaling: Scaling | None = None
+    """this client's; none: each client has its own, or there is none"""
+    metric: Metric
+    """the task's primary metric"""
 
-    which: Literal["global", "solo"] = Field(
-        "global", description="the federation's model, or one that a client trained alone"
-    )
-    shared: Literal["all"] | tuple[str, ...] = Field(
-        "all", description="arrays that the file holds: all of the model's, or these"
-    )
-    strategy: str = Field(description="the run's strategy")
-    round: int = Field(description="round after which the run had this model")
-    run_key: str = Field(description="which run")
-    date: str = Field(description="when the model was written, ISO 8601")
-    versions: dict[str, str] = Field(description="of fedappeal and torch")
-    figures: dict[str, float] = Field(description="what was measured of this model; finite numbers")
-    measured_on: str = Field(description="on which data")
-    tuning_steps: int = Field(0, description="local steps of a client before it measured")
-    requirement_met: bool | None = Field(
-        None, description="of a client's file: whether the global model met its requirement"
-    )
+    which: Literal["global", "solo"] = "global"
+    """the federation's model, or one that a client trained alone"""
+    shared: Literal["all"] | tuple[str, ...] = "all"
+    """arrays that the file holds: all of the model's, or these"""
+    strategy: str
+    """the run's strategy"""
+    round: int
+    """round after which the run had this model"""
+    run_key: str
+    """which run"""
+    date: str
+    """when the model was written, ISO 8601"""
+    versions: dict[str, str]
+    """of fedappeal and torch"""
+    figures: dict[str, float]
+    """what was measured of this model; finite numbers"""
+    measured_on: str
+    """on which data"""
+    tuning_steps: int = 0
+    """local steps of a client before it measured"""
+    requirement_met: bool | None = None
+    """of a client's file: whether the global model met its requirement"""
 
     @field_validator("figures", mode="before")
     @classmethod

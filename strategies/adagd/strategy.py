@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, TrainingJob
 from fedappeal.core.plugins import PluginSettings
@@ -155,9 +154,8 @@ class Defect(Policy):
     class Settings(PluginSettings):
         """The policy's settings."""
 
-        leave_below: Positive | None = Field(
-            None, description="the loss at which the client leaves; not set: the strategy's precision, else 0.3"
-        )
+        leave_below: Positive | None = None
+        """the loss at which the client leaves; not set: the strategy's precision, else 0.3"""
 
     def decide(self, situation: Situation) -> Decision:
         """Return that the client leaves where its loss is low enough, else that it joins."""
@@ -211,16 +209,18 @@ class AdaGD(Strategy):
     class Settings(StrategySettings):
         """ADA-GD's settings."""
 
-        step_size: Positive = Field(0.1, description="eta")
-        precision: Positive = Field(0.3, description="epsilon, the loss at which a rational client leaves")
-        slack: Positive = Field(2.0, description="D holds clients with a predicted loss of at most slack * epsilon")
-        on_missing: Literal["wait", "proceed"] = Field(
-            "wait", description="where a reply is missing the model stays, or moves all the same (outside the theory)"
-        )
-        gradient_batch: CountOrZero = Field(
-            0, description="examples a gradient; 0: all (any other number is outside the theory)"
-        )
-        gradient_steps: Count = Field(1, description="local steps a gradient; above 1 is outside the theory")
+        step_size: Positive = 0.1
+        """eta"""
+        precision: Positive = 0.3
+        """epsilon, the loss at which a rational client leaves"""
+        slack: Positive = 2.0
+        """D holds clients with a predicted loss of at most slack * epsilon"""
+        on_missing: Literal["wait", "proceed"] = "wait"
+        """where a reply is missing the model stays, or moves all the same (outside the theory)"""
+        gradient_batch: CountOrZero = 0
+        """examples a gradient; 0: all (any other number is outside the theory)"""
+        gradient_steps: Count = 1
+        """local steps a gradient; above 1 is outside the theory"""
 
     settings: Settings
 

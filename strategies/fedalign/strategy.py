@@ -87,36 +87,28 @@ class FedALIGN(Strategy):
     class Settings(StrategySettings):
         """FedALIGN's settings."""
 
-        priority_clients: Annotated[int, Field(ge=-1)] = Field(
-            -1, description="the first clients, this many of them, ask for priority; -1: half of them"
-        )
-        priority_ids: Annotated[str, BeforeValidator(_joined)] = Field(
-            "",
-            description="client-ids or key fingerprints (key-...) with priority, by commas; empty: clients that ask",
-        )
-        epsilon: float = Field(
-            0.2, description="how close a non-priority client's loss must be to F; below 0: none is"
-        )
-        epsilon_schedule: Literal["constant", "linear", "exponential", "step"] = Field(
-            "constant", description="epsilon over the rounds; linear: to 0 at the last one"
-        )
-        epsilon_decay: Annotated[float, Field(gt=0, le=1)] = Field(
-            0.99, description="factor a round, for epsilon-schedule = exponential"
-        )
-        epsilon_drop: Share = Field(
-            0.5, description="share of the rounds after which epsilon is 0, for epsilon-schedule = step"
-        )
-        warmup_share: Share = Field(0.1, description="share of the rounds with priority clients only")
-        warmup_rounds: CountOrZero | None = Field(None, description="their number; not set: by the share")
-        match_on: Literal["loss", "error"] = Field(
-            "loss", description="what is compared; error: of the task's metric, 1 - accuracy"
-        )
-        global_loss: Literal["fresh", "stale"] = Field(
-            "fresh", description="F of the model that is sent (one more exchange), or of the one before"
-        )
-        max_non_priority_weight: Annotated[NonNegative, BeforeValidator(lambda most: most or 0.0)] = Field(
-            0.0, description="most a non-priority client's p_k may be; 0: no limit, as in the paper"
-        )
+        priority_clients: Annotated[int, Field(ge=-1)] = -1
+        """the first clients, this many of them, ask for priority; -1: half of them"""
+        priority_ids: Annotated[str, BeforeValidator(_joined)] = ""
+        """client-ids or key fingerprints (key-...) with priority, by commas; empty: clients that ask"""
+        epsilon: float = 0.2
+        """how close a non-priority client's loss must be to F; below 0: none is"""
+        epsilon_schedule: Literal["constant", "linear", "exponential", "step"] = "constant"
+        """epsilon over the rounds; linear: to 0 at the last one"""
+        epsilon_decay: Annotated[float, Field(gt=0, le=1)] = 0.99
+        """factor a round, for epsilon-schedule = exponential"""
+        epsilon_drop: Share = 0.5
+        """share of the rounds after which epsilon is 0, for epsilon-schedule = step"""
+        warmup_share: Share = 0.1
+        """share of the rounds with priority clients only"""
+        warmup_rounds: CountOrZero | None = None
+        """their number; not set: by the share"""
+        match_on: Literal["loss", "error"] = "loss"
+        """what is compared; error: of the task's metric, 1 - accuracy"""
+        global_loss: Literal["fresh", "stale"] = "fresh"
+        """F of the model that is sent (one more exchange), or of the one before"""
+        max_non_priority_weight: Annotated[NonNegative, BeforeValidator(lambda most: most or 0.0)] = 0.0
+        """most a non-priority client's p_k may be; 0: no limit, as in the paper"""
 
     settings: Settings
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator
+from pydantic import PlainValidator
 
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
 from fedappeal.settings.rounds import AskingSettings, RoundSettings, rounds_or_auto
@@ -14,21 +14,22 @@ from fedappeal.settings.training import InfluenceSettings, LearningRateSchedule
 class SharedSettings(InfluenceSettings, LearningRateSchedule, AskingSettings, RoundSettings):
     """Settings of the rounds, the same for every strategy; all have a default."""
 
-    clients_per_round: Count | None = Field(None, description="joiners that a round aggregates; None: all")
-    min_clients: Count = Field(1, description="clients without which round 1 does not begin")
-    expected_clients: CountOrZero = Field(
-        0, description="clients to wait for before round 1, as long as they keep coming; 0: min_clients"
-    )
-    max_clients: CountOrZero = Field(0, description="clients that are enrolled, of a run of real nodes; 0: all")
-    seed: CountOrZero = Field(0, description="seed of the sampling")
+    clients_per_round: Count | None = None
+    """joiners that a round aggregates; None: all"""
+    min_clients: Count = 1
+    """clients without which round 1 does not begin"""
+    expected_clients: CountOrZero = 0
+    """clients to wait for before round 1, as long as they keep coming; 0: min_clients"""
+    max_clients: CountOrZero = 0
+    """clients that are enrolled, of a run of real nodes; 0: all"""
+    seed: CountOrZero = 0
+    """seed of the sampling"""
     mandatory_rounds: Annotated[
         int | Literal["auto"] | None,
         PlainValidator(lambda value: value if value is None else rounds_or_auto(value, 0)),
-    ] = Field(
-        None,
-        description="rounds in which clients are asked not to opt out: the first N; None: max(10, 5 % of the "
-        "rounds); auto: as `strategies.rounds.asking` says",
-    )
+    ] = None
+    """rounds in which clients are asked not to opt out: the first N; None: max(10, 5 % of the rounds); auto: as
+    `strategies.rounds.asking` says"""
 
     @classmethod
     def of_run(cls, config: RunConfig, knows_mandatory: bool) -> Self:

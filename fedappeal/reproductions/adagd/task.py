@@ -65,15 +65,16 @@ class KeptShare(PartitionedTask):
     class Settings(PluginSettings):
         """The task's settings."""
 
-        data: Literal["fmnist", "cifar10"] = Field("fmnist", description="the data set")
-        classes: str = Field(
-            ",".join(map(str, range(_CLASSES))), description="its classes that occur, by commas; the first is label 0"
-        )
-        pixels: Literal["standardised", "unit"] = Field(
-            "standardised", description="scale of the pixels: mean 0 and variance 1 over the data set, or in [0, 1]"
-        )
-        keep: Share = Field(0.9, description="q, the share of its own pool that an agent keeps")
-        examples: Annotated[int, Field(ge=2)] = Field(1000, description="examples an agent, train and test together")
+        data: Literal["fmnist", "cifar10"] = "fmnist"
+        """the data set"""
+        classes: str = ",".join(map(str, range(_CLASSES)))
+        """its classes that occur, by commas; the first is label 0"""
+        pixels: Literal["standardised", "unit"] = "standardised"
+        """scale of the pixels: mean 0 and variance 1 over the data set, or in [0, 1]"""
+        keep: Share = 0.9
+        """q, the share of its own pool that an agent keeps"""
+        examples: Annotated[int, Field(ge=2)] = 1000
+        """examples an agent, train and test together"""
 
         @field_validator("classes")
         @classmethod

@@ -69,18 +69,18 @@ class Synth(NaturalTask):
     class Settings(PluginSettings):
         """Settings of SYNTH."""
 
-        alpha: NonNegative = Field(1.0, description="how much clients' models differ")
-        beta: NonNegative = Field(1.0, description="how much clients' inputs differ")
-        examples: CountOrZero = Field(0, description="examples a client; 0: drawn, 50 or more")
-        noisy: CountOrZero = Field(
-            0, description="number of noisy clients, the last of the seen: they hold the others' kind of data"
-        )
-        noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
-            0.25, description="their mean share of wrong labels and of irrelevant examples, spread from 0 to twice"
-        )
-        noise_form: Literal["uniform", "shifted"] = Field(
-            "uniform", description="a wrong label: any of the other nine, or systematically the next one (y -> y + 1)"
-        )
+        alpha: NonNegative = 1.0
+        """how much clients' models differ"""
+        beta: NonNegative = 1.0
+        """how much clients' inputs differ"""
+        examples: CountOrZero = 0
+        """examples a client; 0: drawn, 50 or more"""
+        noisy: CountOrZero = 0
+        """number of noisy clients, the last of the seen: they hold the others' kind of data"""
+        noise: Annotated[float, Field(ge=0, le=0.5)] = 0.25
+        """their mean share of wrong labels and of irrelevant examples, spread from 0 to twice"""
+        noise_form: Literal["uniform", "shifted"] = "uniform"
+        """a wrong label: any of the other nine, or systematically the next one (y -> y + 1)"""
 
     own: Settings
     input_shape = (FEATURES,)

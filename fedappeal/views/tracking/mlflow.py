@@ -29,8 +29,10 @@ class MLflow(Tracker):
     class Settings(PluginSettings):
         """The place of the run's record."""
 
-        uri: str = Field("", description="address of the store; empty: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db")
-        experiment: str = Field("fedappeal", min_length=1, description="name of the experiment")
+        uri: str = ""
+        """address of the store; empty: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db"""
+        experiment: str = Field("fedappeal", min_length=1)
+        """name of the experiment"""
 
     def begin(self, run: TrackedRun) -> str:
         """Make a run with settings and tags, or continue one."""

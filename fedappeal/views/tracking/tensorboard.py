@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.foreign_text import as_markdown
 from fedappeal.record.columns import CARD, templates
@@ -22,7 +20,8 @@ class TensorBoard(Tracker):
     class Settings(PluginSettings):
         """The folder of the event files."""
 
-        folder: str = Field("", description="folder of the event files, one below it a run; empty: RUN/tensorboard")
+        folder: str = ""
+        """folder of the event files, one below it a run; empty: RUN/tensorboard"""
 
     def begin(self, run: TrackedRun) -> str:
         """Open an event file; a continued run has one more in the same folder."""

@@ -21,9 +21,12 @@ class WandB(Tracker):
     class Settings(PluginSettings):
         """The place of the run's record."""
 
-        project: str = Field("fedappeal", min_length=1, description="name of the project")
-        entity: str = Field("", description="user or team; empty: W&B's default")
-        mode: Literal["auto", "online", "offline"] = Field("auto", description="auto: WANDB_MODE, else online")
+        project: str = Field("fedappeal", min_length=1)
+        """name of the project"""
+        entity: str = ""
+        """user or team; empty: W&B's default"""
+        mode: Literal["auto", "online", "offline"] = "auto"
+        """auto: WANDB_MODE, else online"""
 
     def begin(self, run: TrackedRun) -> str:
         """Make a run with settings and tags, or continue one."""
