@@ -173,7 +173,7 @@ def submit(
     launcher = Submission(RemoteSuperLink.checked(control.superlink, certificates), clientapp or CLIENT_APP, detach)
     beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
     observers, settings = observers_of(watching, settings, root_certificates=certificates, heartbeat=beats)
-    path = submit_run(settings, launcher, observers)
+    path = submit_run(settings, launcher, observers, control.folder.path if control.folder else None)
     report_run(path, report and not detach, launcher.superlink)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 federation_app = typer.Typer(
-    help="A long-running SuperLink: register its clients' keys, list them, strike them off; list its runs, stop one."
+    help="A federation: open it, register its clients' keys, list them, strike them off; list its runs, stop one."
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="for machines: a JSON list")]
@@ -33,6 +33,24 @@ _SHOWN = 120
 """Characters of a name that another user of the SuperLink chose."""
 _CUT = ("name", "status", "strategy", "task")
 """Columns whose texts are cut where a terminal is too narrow; ids and folders are shown whole, to be copied."""
+
+
+@federation_app.command("open", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def open_(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="its folder, which gets all that is missing; the first word")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="name or IP address under which clients reach this machine; repeatable")
+    ] = None,
+    service: Annotated[
+        bool, typer.Option("--service", help="write files for systemd and Docker Compose there, and start nothing")
+    ] = False,
+) -> None:
+    """Open a federation, new or as it was; it takes the options of `fedappeal superlink`, too."""
+    from fedappeal.cli.open_federation import open_federation
+
+    commands: Any = context.find_root().command
+    open_federation(commands.commands["superlink"], folder, host or [], service, context.args)
 
 
 @federation_app.command("register")

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
 from fedappeal.settings.config import ConfigError
 
 if TYPE_CHECKING:
+    from fedappeal.federation.folder import FederationFolder
     from fedappeal.runs.launch.in_process import Machine
     from fedappeal.web.serving import PagePlace
 
@@ -46,6 +47,12 @@ AllowedPackages = Annotated[
 ]
 
 
+NO_SUPERLINK = (
+    "superlink is missing: HOST:PORT of its Control API (--superlink), or the folder of `fedappeal federation open` "
+    "(--federation)"
+)
+
+
 def check_trust(root_certificates: str | None, insecure: bool | None) -> None:
     """Check that a command trusts a SuperLink in one way.
 
@@ -60,19 +67,39 @@ def check_trust(root_certificates: str | None, insecure: bool | None) -> None:
 class ControlOptions:
     """The SuperLink whose Control API a command calls, and how it is trusted."""
 
-    superlink: str = option(..., "HOST:PORT of the SuperLink's Control API (8000)")
-    root_certificates: str = option("", "CA certificate (PEM) of the SuperLink; empty: plaintext")
+    federation: Path | None = option(
+        None, "folder of `fedappeal federation open`, whose SuperLink it is; if not given: this folder"
+    )
+    superlink: str = option("", "HOST:PORT of the SuperLink's Control API (8000), where it was started otherwise")
+    root_certificates: str = option("", "with --superlink: its CA certificate (PEM); empty: plaintext")
     insecure: bool = option(False, "plaintext; for loopback and tests", "--insecure")
+    needed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_trust(self.root_certificates, self.insecure)
+        if self.superlink and self.federation:
+            raise ConfigError(f"federation = '{self.federation}' is not allowed together with superlink")
+        if self.folder:
+            object.__setattr__(self, "superlink", self.folder.addresses.control)
+            object.__setattr__(
+                self, "root_certificates", str(self.folder.ca_file) if self.folder.addresses.ca else ""
+            )
+        elif self.needed and not self.superlink:
+            raise ConfigError(NO_SUPERLINK)
+
+    @cached_property
+    def folder(self) -> "FederationFolder | None":
+        """The federation's folder; None where the SuperLink was named."""
+        from fedappeal.federation.folder import FederationFolder
+
+        return None if self.superlink else FederationFolder.find(self.federation)
 
 
 @dataclass(frozen=True)
 class WatchedOptions(ControlOptions):
     """The SuperLink whose runs a page shows, where it shows any."""
 
-    superlink: str = option("", "HOST:PORT of the SuperLink's Control API (8000)")
+    needed: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +168,10 @@ class ResumeOptions:
     """Options of `fedappeal resume` besides the folder; None if not given."""
 
     rounds: int | None = option(None, "new total of rounds, also of a run that has finished; not given: as it is")
-    superlink: str | None = option(None, "HOST:PORT of the SuperLink that runs it, where it was submitted")
+    federation: Path | None = option(
+        None, "folder of the federation that runs it; if not given: this folder, or one above the run's"
+    )
+    superlink: str | None = option(None, "HOST:PORT of the SuperLink that runs it, where it was started otherwise")
     root_certificates: str | None = option(None, "with --superlink: file of the CA certificate; not given: plaintext")
     insecure: bool | None = option(None, "with --superlink: plaintext; for loopback and tests", "--insecure")
     detach: bool | None = option(None, "with --superlink: print the run's id and do not wait", "--detach")

@@ -23,6 +23,7 @@ from fedappeal.record.folder import (
     SUBMITTED,
     RunFolder,
     Usable,
+    new_path,
     runtime_of,
     without_memory,
 )
@@ -47,7 +48,7 @@ if TYPE_CHECKING:  # they load Flower's Control API, which no simulation needs
 _FITTING = {
     LOCAL: ("port", "data-dir", "device", "transport"),
     SIMULATION: ("data-dir", "device"),
-    SUBMITTED: ("superlink", "root-certificates", "insecure", "detach"),
+    SUBMITTED: ("superlink", "root-certificates", "insecure", "detach", "federation"),
 }
 """Options by the runtimes that know them."""
 
@@ -66,6 +67,15 @@ def _check_fits(options: ResumeOptions, path: Path, kind: str) -> None:
                 f"{name} = {value!r} is not allowed: '{path}' holds a run of the runtime '{kind}', which knows "
                 f"--rounds, {knows}"
             )
+
+
+def _at_its_superlink(options: ResumeOptions, path: Path) -> ResumeOptions:
+    """Return the options with the SuperLink of the federation in whose folder a run is."""
+    from fedappeal.federation.folder import FederationFolder
+
+    if not (folder := FederationFolder.find(options.federation, near=path)):
+        raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
+    return replace(options, superlink=folder.addresses.control, root_certificates=folder.ca_file or None)
 
 
 def observers_to_resume(following: WatchOptions, written: Sequence[str]) -> CommandObservers:
@@ -116,13 +126,13 @@ def resume_run(
         )
     runtime = runtime_of(path)
     kind = str(runtime[KIND])
+    if kind == SUBMITTED and options.superlink is None:
+        options = _at_its_superlink(options, path)
     _check_fits(options, path, kind)
     usable = memory_of(path) if kind == SIMULATION else without_memory
     config = settings_to_resume(path, options.rounds, usable)
     allowed = options.allow or ()
     check_allowed(config, path, allowed)
-    if kind == SUBMITTED and options.superlink is None:
-        raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
     searched = nullcontext() if HERE in allowed else current_folder_unsearched()
     with RunFolder.open(path).alone(COMMAND_LOCK), searched:
         return _continue(config, path, runtime, usable, options, observers or CommandObservers())
@@ -217,14 +227,21 @@ def launch_local(plan: RunPlan, launcher: "LocalProcesses", observers: CommandOb
         launcher.launch(plan, observers)
 
 
-def submit_run(settings: dict[str, Any], launcher: "Submission", observers: CommandObservers | None = None) -> Path:
+def submit_run(
+    settings: dict[str, Any],
+    launcher: "Submission",
+    observers: CommandObservers | None = None,
+    base: Path | None = None,
+) -> Path:
     """Submit a run and wait for it, unless detached; return its folder.
 
-    The folder is as the SuperLink sees it.
+    The folder is as the SuperLink sees it; a relative path begins at ``base``, if there is one.
 
     Raises:
         ConfigError: before anything is submitted, for a setting that is not allowed.
     """
+    if base:
+        settings = {**settings, "out": str(base / (settings.get("out") or new_path(RunConfig.parse(settings))))}
     plan = deployed_plan(settings)
     launch_submission(plan, launcher, observers or CommandObservers())
     return plan.path

@@ -36,6 +36,18 @@ class Done:
     err: str
 
 
+def run_command(*given: str) -> Done:
+    """Run a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", ["fedappeal", *given]):
+        try:
+            main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code or 0
+    return Done(code, out.getvalue(), err.getvalue())
+
+
 class Client:
     """A `fedappeal client` process, in its own folder: key, state, log."""
 
@@ -99,14 +111,7 @@ class Federation:
 
     def run(self, given: list[str]) -> Done:
         """Run any command in this process."""
-        out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", ["fedappeal", *given]):
-            try:
-                main()
-                code: object = 0
-            except SystemExit as end:
-                code = end.code or 0
-        return Done(code, out.getvalue(), err.getvalue())
+        return run_command(*given)
 
     def key(self, name: str) -> Path:
         return self.certs / "clients" / f"{name}.key"

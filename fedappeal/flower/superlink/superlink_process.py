@@ -8,7 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
-from argparse import ArgumentParser
+from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,10 +83,7 @@ class Ports:
         Raises:
             ConfigError: options that are none, or a transport that no interceptor stands before.
         """
-        http_parser: Any = ArgumentParser(add_help=False, allow_abbrev=False)
-        http_parser.add_argument(FLEET_HTTP, default="")
-        parser = flower._parse_args_run_superlink()
-        parser.error = http_parser.error = _refuse
+        http_parser, parser = _parsers()
         of_http, for_flower = http_parser.parse_known_args(arguments)
         options = parser.parse_args(for_flower)
         if options.fleet_api_type != TRANSPORT_TYPE_GRPC_RERE:
@@ -125,6 +122,36 @@ def _listener(address: str, setting: str) -> socket.socket:
     except (ValueError, OverflowError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else "HOST:PORT"
         raise ConfigError(f"{setting} = '{address}' is not allowed: {reason}") from None
+
+
+def _parsers() -> tuple[Any, Any]:
+    """Return the parsers of the option that is not Flower's, and of Flower's."""
+    http_parser: Any = ArgumentParser(add_help=False, allow_abbrev=False)
+    http_parser.add_argument(FLEET_HTTP, default="", help="HOST:PORT: serve the Fleet API over HTTP, too")
+    parser = flower._parse_args_run_superlink()
+    parser.error = http_parser.error = _refuse
+    return http_parser, parser
+
+
+def superlink_actions() -> list[Action]:
+    """Return the options of a SuperLink that help shows, without those that are deprecated."""
+    actions = [action for parser in _parsers() for action in parser._actions]
+    usual = [action for action in actions if action.dest not in ("help", "version") and action.help != SUPPRESS]
+    return [action for action in usual if "deprecated" not in str(action.help).lower()]
+
+
+def given_options(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options that a command line gives, by their names; raises as `Ports.of`."""
+    http_parser, parser = _parsers()
+    for action in (*http_parser._actions, *parser._actions):
+        action.default = SUPPRESS
+    of_http, for_flower = http_parser.parse_known_args(arguments)
+    given = {**vars(of_http), **vars(parser.parse_args(for_flower))}
+    return {
+        action.option_strings[0].lstrip("-"): True if action.nargs == 0 else given[action.dest]
+        for action in superlink_actions()
+        if action.dest in given and (action.nargs != 0 or action.const == given[action.dest])
+    }
 
 
 def _refuse(message: str) -> None:

@@ -1,0 +1,160 @@
+"""`fedappeal federation open`: all that is missing is made once, and later commands in its folder need no address."""
+
+import re
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from fedappeal.cli.commands import cli
+from fedappeal.cli.main import main
+from fedappeal.cli.open_federation import FederationSettings, superlink_options
+from fedappeal.federation.folder import Addresses, FederationFolder
+from fedappeal.settings.config import ConfigError
+from tests.federation.conftest import FEDAPPEAL, Client, run_command
+from tests.federation.test_resident_page import free_port
+
+flower: Any = import_module("flwr.superlink.cli.flower_superlink")
+
+
+GROUP: Any = get_command(cli)
+SUPERLINK = GROUP.commands["superlink"]
+OPTIONS = superlink_options(SUPERLINK)
+
+
+def uncommented(text: str) -> dict[str, Any]:
+    """Return a file's values as if each of its settings were set."""
+    return tomllib.loads(re.sub(r"^# ([a-z-]+ = )", r"\1", text, flags=re.MULTILINE))
+
+
+def test_the_file_has_every_option_of_the_superlink_and_each_can_be_set(tmp_path: Path) -> None:
+    values = uncommented(FederationSettings(["a.example.org"], {}).text(OPTIONS))["superlink"]
+    own = {option.opts[0][2:] for option in SUPERLINK.params if option.opts[0].startswith("--")}
+    shown = {line.split()[0].rstrip(",")[2:] for line in flower._parse_args_run_superlink().format_help().splitlines()
+             if re.match(r"  --", line)}  # fmt: skip
+    deprecated = {"auth-list-public-keys", "allow-runtime-dependency-installation", "control-api-address"}
+    assert set(values) == (own | shown | {"fleet-http-address"}) - deprecated
+    path = tmp_path / "federation.toml"
+    path.write_text(FederationSettings(["a.example.org"], values).text(OPTIONS))
+    read = FederationSettings.read(path, OPTIONS)
+    assert dict(read.superlink) == values
+    assert "--metrics-port=0" in read.arguments(path, OPTIONS)
+    assert "--insecure" not in read.arguments(path, OPTIONS), "false"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("host = [", "cannot be read: Invalid value"),
+        ("hosts = ['a']", "hosts in '.*' is not allowed: host and the table"),
+        ("", "host in '.*' is not allowed: a list of names"),
+        ("host = 'a'", "host in '.*' is not allowed: a list of names"),
+        ("host = ['a']\nsuperlink = 1", "superlink in '.*' is not allowed: a table"),
+        ("host = ['a']\n[superlink]\ndatabas = 'x'", "databas in .*: no option of .*; did you mean 'database'?"),
+        ("host = ['a']\n[superlink]\ninsecure = 'yes'", "insecure = 'yes' in .* is not allowed: true or false"),
+        ("host = ['a']\n[superlink]\nport = true", "port = True in .* is not allowed: a text or a number"),
+        ("host = ['a']\n[superlink]\nallow = 'mine'", "allow = 'mine' in .* is not allowed: a list"),
+    ],
+)
+def test_a_file_that_is_wrong_is_one_line(text: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=expected) as refused:
+        FederationSettings.read(path, OPTIONS)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("new", "host is missing"),
+        ("--port 8001 new --host a", "folder is missing"),
+        ("new --host a_b,c", "host = 'a_b,c' is not allowed"),
+        ("new --host a --prot 8001", "unrecognized arguments: --prot"),
+        ("new --host a --port x", "--port"),
+    ],
+)
+def test_nothing_is_made_where_an_option_is_wrong(
+    arguments: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedappeal", "federation", "open", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, expected in line) == (2, True), line
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_folder_is_found_from_within_by_name_and_from_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, elsewhere = tmp_path / "fed", tmp_path / "elsewhere"
+    (folder / "runs" / "first").mkdir(parents=True)
+    elsewhere.mkdir()
+    Addresses("127.0.0.1:8001", "certs/ca.crt", "fed.example.org:9092").write(folder)
+    monkeypatch.chdir(elsewhere)
+    assert FederationFolder.find(None) is None
+    places = [FederationFolder.find(folder), FederationFolder.find(None, near=folder / "runs" / "first")]
+    monkeypatch.chdir(folder)
+    for place in [*places, FederationFolder.find(None)]:
+        assert place
+        assert (place.path, place.ca_file) == (folder, str(folder / "certs" / "ca.crt"))
+    with pytest.raises(ConfigError, match="no federation was opened there"):
+        FederationFolder.find(elsewhere)
+    (folder / "addresses.json").write_text("{}")
+    with pytest.raises(ConfigError, match="open the federation again"):
+        FederationFolder.find(None)
+
+
+@pytest.mark.e2e
+def test_started_again_it_is_the_same_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "fed"
+    ports = [str(free_port()) for _ in range(3)]
+    options = ["--port", ports[0], "--fleet-api-address", f"127.0.0.1:{ports[1]}", "--page", "0"]
+
+    def opened(*arguments: str) -> Client:
+        process = Client([*FEDAPPEAL, "federation", "open", str(folder), *arguments], tmp_path / "log")
+        process.wait_for("the live page: ", 120)
+        return process
+
+    assert run_command("key", str(tmp_path / "anna.key")).code == 0
+    process = opened("--host", "fed.example.org", *options)
+    try:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        done = run_command("federation", "register", str(tmp_path / "anna.pub"), "--federation", str(folder))
+        assert (done.code, done.err) == (0, "")
+    finally:
+        process.end()
+    authority, settings = (folder / "certs" / "ca.crt").read_bytes(), (folder / "federation.toml").read_text()
+    assert f"port = {ports[0]}" in settings, "what it was first started with is written down"
+    monkeypatch.chdir(folder)
+    process = opened("--port", ports[2])
+    try:
+        assert "anna" in run_command("federation", "list").out
+        assert f":{ports[2]}" in FederationFolder.find(None).addresses.control  # type: ignore[union-attr]
+        done = run_command(
+            "federation", "list", "--superlink", f"127.0.0.1:{ports[0]}", "--root-certificates", "certs/ca.crt"
+        )
+        assert done.code, "the option of the command goes before the file's"
+    finally:
+        process.end()
+    assert (folder / "certs" / "ca.crt").read_bytes() == authority
+    assert (folder / "federation.toml").read_text() == settings
+
+
+def test_files_for_services_are_made_of_the_same_settings(tmp_path: Path) -> None:
+    folder = tmp_path / "fed"
+    given = ["federation", "open", str(folder), "--host", "fed.example.org", "--service"]
+    done = run_command(*given, "--fleet-http-address", "0.0.0.0:9193")
+    assert (done.code, done.err) == (0, "")
+    unit = (folder / "fedappeal-federation.service").read_text()
+    assert f"ExecStart={sys.executable} -P -m fedappeal.cli.main federation open {folder}\n" in unit
+    assert f"ReadWritePaths={folder}\n" in unit
+    compose = (folder / "compose.yml").read_text()
+    assert 'ports: ["9092:9092", "9193:9193", "127.0.0.1:8090:8090"]' in compose
+    assert not re.search(r"\$[a-z]", unit + compose), "every place is filled"
