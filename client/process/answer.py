@@ -75,12 +75,11 @@ class Answer:
         return judged.goodwill_spent if judged and by_goodwill else ""
 
     def line(self, seconds: float) -> str:
-        """Return a line for the owner's log, with the figures where it sat out or joined by goodwill."""
+        """Return a line for the owner's log: what it did and why; figures where it sat out or joined by goodwill."""
         what, judged = self.outcome.what, self.outcome.judged
         figures = str(judged) if judged and (what == SAT_OUT or self._by_goodwill) else ""
         facts = "; ".join(filter(None, (figures, self._by_goodwill, f"{seconds:.2f} s")))
-        problem = self.outcome.why if what in _PROBLEMS else ""
-        return f"{task_of(self.message)}: {', '.join(filter(None, (what, problem)))} ({facts})"
+        return f"{task_of(self.message)}: {', '.join(filter(None, (what, self.outcome.why)))} ({facts})"
 
     @property
     def decided(self) -> tuple[str, str] | None:

@@ -5,11 +5,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 
 _NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_TAKEN = frozenset(
-    {"loss", "train-loss", "appealed", "appealed-train", "appealed-held-out", "served", "num-examples", "decision"}
+_OF_REPLIES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.NUM_EXAMPLES, keys.DECISION, *keys.APPEALS})
+_OF_THE_HISTORY = (
+    "round asked joined sat-out left absent failed surplus mandatory bounded gm-appeal gm-appeal-train "
+    "gm-appeal-held-out adapted-loss central-loss rolled-back rolled-back-to learning-rate not-finite "
+    "compared-decisions flipped-decisions virtual-seconds evaluated expected bytes-up bytes-down seconds "
+    "failures check"
 )
 
 
@@ -45,10 +50,10 @@ class Metric:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.name in _TAKEN:
+        if not _NAME.fullmatch(self.name) or self.name in {*_OF_REPLIES, *_OF_THE_HISTORY.split()}:
             raise ConfigError(
-                f"metric = '{self.name}' is not allowed: small letters, digits and '-', and none of "
-                f"{', '.join(sorted(_TAKEN))}"
+                f"metric = '{self.name}' is not allowed: small letters, digits and '-', no other column of the "
+                f"history (`fedappeal list columns`), and none of {', '.join(sorted(_OF_REPLIES))}"
             )
         if not self.low < self.high:
             raise ConfigError(f"metric = '{self.name}' is not allowed: low = {self.low} is not below {self.high}")

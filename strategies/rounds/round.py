@@ -16,7 +16,7 @@ from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.packing import Layout, array_record, view
-from fedappeal.settings.config import Scalar
+from fedappeal.settings.config import ConfigError, Scalar
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.flower_keywords import FlowerKeywords
 from strategies.rounds.reply import Model as Model
@@ -104,20 +104,27 @@ class RoundRecord:
         self.bytes_down += down
 
     def as_line(self) -> Mapping[str, object]:
-        """Return the round as one line of the history."""
-        line: dict[str, object] = {
+        """Return the round as one line of the history.
+
+        Raises:
+            ConfigError: a strategy's number has the name of one that every round has.
+        """
+        began: dict[str, object] = {
             "round": self.server_round,
             "asked": len(self.decisions),
             **{column: self.count(decision) for decision, column in COUNTED.items()},
             "mandatory": self.mandatory,
-            **self.metrics,
+        }
+        ended: dict[str, object] = {
             "evaluated": self.evaluated,
             "expected": self.expected,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "seconds": round(self.seconds, 4),
-        }
-        return line | ({"failures": self.failures} if self.failures else {})
+        } | ({"failures": self.failures} if self.failures else {})
+        if taken := sorted({*began, *ended} & {*self.metrics}):
+            raise ConfigError(f"round.metrics['{taken[0]}'] is not allowed: each round has a number of this name")
+        return began | self.metrics | ended
 
 
 class Hooks:

@@ -1,6 +1,7 @@
 """A task's metric: which way is better, its error, its worst clients."""
 
 import math
+import re
 
 import pytest
 from flwr.app import MetricRecord
@@ -8,8 +9,10 @@ from flwr.app import MetricRecord
 from fedappeal.core.requirement import METRIC, Evaluation, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.record.columns import COLUMNS
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.round import RoundRecord
 from strategies.rounds.summary import summarise
 
 ERROR = Metric("abs-error", higher_is_better=False, low=0.0, high=math.inf)
@@ -60,10 +63,17 @@ def test_the_worst_tenth_is_where_an_error_is_largest() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["", "Loss", "loss", keys.APPEALED, "a b", "x_y"])
+@pytest.mark.parametrize("name", ["", "Loss", "loss", *keys.APPEALS, "a b", "x_y", "joined", "bytes-up"])
 def test_a_name_that_is_taken_or_no_key_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="metric = "):
         Metric(name)
+
+
+def test_no_metric_has_the_name_of_another_column() -> None:
+    others = {column.key for column in COLUMNS if not re.search("[{/]", column.key)}
+    for name in (column.replace("_", "-") for column in others | RoundRecord(1).as_line().keys()):
+        with pytest.raises(ConfigError, match=f"metric = '{name}' is not allowed"):
+            Metric(name)
 
 
 def test_bounds_in_the_wrong_order_are_refused() -> None:

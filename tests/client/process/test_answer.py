@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from client.outcome import FAILED, Outcome
+from client.answers import AWAY
+from client.outcome import FAILED, SAT_OUT, Outcome
 from client.process.answer import Answer
 from client.state.activity import Activity, Judged
 from fedappeal.flower.messages import be_sender
@@ -40,6 +41,11 @@ def answered(asked: Message, judged: Judged | None = None, **metrics: int) -> An
 )
 def test_a_client_that_sat_out_says_by_which_figures(decision: int, judged: Judged | None, line: str) -> None:
     assert answered(message(server_round=11), judged, decision=decision).line(0.0123) == line
+
+
+def test_a_client_that_did_not_look_at_the_model_says_why() -> None:
+    answer = Answer.of(message(server_round=2), Outcome(SAT_OUT, AWAY, told={"num-examples": 3, "decision": 0}))
+    assert answer.line(0.0123) == f"round 2: sat out, {AWAY} (0.01 s)"
 
 
 def test_other_answers_are_a_word() -> None:

@@ -8,12 +8,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_size
+from fedappeal.settings.config import ConfigError
 from strategies import FedAvg
 from strategies.rounds.algorithm import Survey
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.refusal import Refused
-from strategies.rounds.round import Instructions, Reply, Round, claim
+from strategies.rounds.round import Instructions, Reply, Round, RoundRecord, claim
 from strategies.rounds.strategy import rounds_of
 from tests.grid import Handler, MemoryGrid, Volunteer, Watch, model, run, values_of
 
@@ -92,6 +93,13 @@ def test_bad_answers_are_left_out_and_counted_with_their_reason() -> None:
     }
     assert record.as_line()["failures"] == record.failures
     assert record.count("joined") == 6, "a client without an answer may still train"
+
+
+@pytest.mark.parametrize("name", ["round", "joined", "seconds"])
+def test_a_strategys_number_takes_no_name_that_every_round_has(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"round\.metrics\['{name}'\] is not allowed"):
+        RoundRecord(1, metrics={name: 7.0, "mine": 1.0}).as_line()
+    assert RoundRecord(1, metrics={"mine": 1.0}).as_line()["mine"] == 1.0
 
 
 def test_one_silent_client_does_not_use_up_the_round() -> None:
