@@ -1,4 +1,6 @@
-"""The checkpoints of a run's folder: the newest, the two before it, and how a run continues from them.
+"""The checkpoints of a run's folder, the newest and the two before it.
+
+And how a run continues from them.
 
 A checkpoint is one file, replaced at once: the round, the model and the strategy's state.
 ``checkpoint.safetensors`` is the newest; ``checkpoint-ROUND.safetensors`` are those before it. The newest gets its
@@ -153,7 +155,7 @@ class UsableCheckpoint:
 
     @property
     def server_round(self) -> int:
-        """The last round that is in it; 0: none."""
+        """The last round that is in it, or 0."""
         return self.checkpoint.server_round if self.checkpoint else 0
 
 

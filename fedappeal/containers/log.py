@@ -1,4 +1,4 @@
-"""What a container's own process says, beside the command that it runs: as ``LOG_FORMAT`` asks."""
+"""What a container's own process logs, in the format of ``LOG_FORMAT``."""
 
 import os
 

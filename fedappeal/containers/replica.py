@@ -1,4 +1,6 @@
-"""One replica of the service ``client``: claims a slot, makes its key the first time, serves as that client.
+"""One replica of the service ``client``.
+
+It claims a slot, makes its key the first time, and serves as that client.
 
 Replicas of one service are all alike: the same image, settings and volume. What makes one a client of its own, its
 key, its state and its share of the data, is its slot: the first folder ``NN`` whose lock no other replica holds. The
@@ -120,7 +122,7 @@ def client_arguments(slot: ReplicaSlot, superlink: str, ca: Path, extra: list[st
 
 
 def main(clients: Path = CLIENTS, ca: Path = CA) -> None:
-    """Claim a slot and serve; ends as `fedappeal client` does.
+    """Claim a slot, and serve as its client until `fedappeal client` ends.
 
     Environment: ``SUPERLINK`` (HOST:PORT), and any other option of `fedappeal client` by its name, as ``DATA_DIR``;
     an empty variable is none.

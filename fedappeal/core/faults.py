@@ -1,4 +1,7 @@
-"""Checks of a plug-in's class, and of what it makes: what is missing, with file and line of the author's code."""
+"""Checks of a plug-in's class and of what it makes.
+
+A fault is named with file and line of the author's code.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

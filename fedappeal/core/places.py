@@ -1,4 +1,4 @@
-"""Places in the code of an author that is not fedappeal's: an error, or a class, with its file and line."""
+"""File and line of an error, or of a class, in an author's own code."""
 
 import os
 import re

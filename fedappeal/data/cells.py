@@ -80,7 +80,7 @@ def is_empty(cell: object) -> bool:
 
 
 def client_of(cell: object) -> Any:
-    """Return a cell's client: a text as `plain`, a whole number as int."""
+    """Return a cell's client: a text made `plain`, a whole number as int."""
     value = cell.item() if isinstance(cell, np.generic) else cell
     if isinstance(value, str):
         return plain(value)

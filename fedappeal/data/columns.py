@@ -102,7 +102,10 @@ def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = (), 
 
 
 def check_label(names: Sequence[str], columns: Columns, needs_label: bool = True) -> None:
-    """Check the columns that the owner names, the label among them; errors as `choose`."""
+    """Check the columns that the owner names, with the label.
+
+    Errors are those of `choose`.
+    """
     if needs_label and not columns.label:
         raise Unfit(DataProblem.COLUMNS, f"label is missing: which column holds the labels ({name_list(names)})")
     places_of(names, columns.names)

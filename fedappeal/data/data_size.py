@@ -172,7 +172,9 @@ _DICTIONARY, _BATCH = 2, 3
 
 
 def check_stream(messages: Any, columns: int) -> None:
-    """Check the sizes of an Arrow stream's batches by their heads, as far as its own bytes do not bound them.
+    """Check the sizes of an Arrow stream's batches by their heads.
+
+    Only as far as the stream's own bytes do not bound them.
 
     Args:
         messages: pyarrow's reader of the stream's messages.

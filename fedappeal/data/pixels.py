@@ -1,4 +1,4 @@
-"""One decoded image as every reader of images takes it: upright, laid over white, its pixels in [0, 1]."""
+"""One decoded image as every reader takes it: upright, over white, in [0, 1]."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -172,6 +172,6 @@ class _Piece:
             self._rows, self._lines, self._characters = [], [], 0
 
     def left_out(self) -> Iterator[tuple[RowNumbers, list[Cells]]]:
-        """Yield as `taken`, and count a skipped row."""
+        """Yield the rows taken so far (`taken`), and count a skipped row."""
         yield from self.taken()
         self.row += 1

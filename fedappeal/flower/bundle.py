@@ -1,4 +1,6 @@
-"""A run's bundle (FAB, Flower App Bundle), a zip of an app: building one of settings alone, and reading its settings.
+"""A run's bundle (FAB, Flower App Bundle), the zip file of an app.
+
+It is built of settings alone, and its settings are read here.
 
 ``flwr-serverapp`` puts the unpacked bundle in front of ``sys.path`` and imports the ServerApp that the bundle names.
 """

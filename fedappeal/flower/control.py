@@ -144,7 +144,10 @@ class ListedRun(Listed):
 
 
 class Control:
-    """The calls of the Control API; see `control`, which makes one. Each raises `ControlError`."""
+    """The calls of the Control API; each raises `ControlError`.
+
+    `control` makes one.
+    """
 
     def __init__(self, client: ControlHttpClient, address: str) -> None:
         self._client, self._address = client, address

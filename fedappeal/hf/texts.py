@@ -1,4 +1,7 @@
-"""Texts: the settings of their tasks, and a table of them, from a file or a folder that `datasets` saved."""
+"""Texts as data: settings of their tasks, and tables of them.
+
+A table comes from a file, or from a folder that `datasets` saved.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

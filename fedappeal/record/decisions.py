@@ -1,4 +1,6 @@
-"""The decisions of a round as one short line: who was asked, in ranges, and a letter a client, in runs.
+"""The decisions of a round as one short line.
+
+The clients in ranges, and a letter a client, in runs.
 
 ``{"round": 7, "asked": ["anna", "client-0000:0099"], "decisions": ["sj99s"], "legend": {"j": "joined", ...}}`` says
 that clients 0 to 98 joined, and that client 99 and anna sat out. The texts of ``decisions`` belong together.

@@ -1,4 +1,7 @@
-"""The follower of a run's folder: reads what a run adds, and begins anew where a resume has taken rounds back."""
+"""Reads the lines that a run adds to its folder.
+
+It begins anew where a resume has taken rounds back.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

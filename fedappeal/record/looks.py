@@ -44,7 +44,7 @@ NOT_ASKED = Look("not asked", "·", "#ffffff")
 
 
 def shown_as(decision: str, mandatory: bool) -> str:
-    """Return the word by which a recorded decision is shown; arguments as `look_of`."""
+    """Return the word by which a recorded decision is shown."""
     return ON_REQUEST if mandatory and decision == JOINED else decision
 
 

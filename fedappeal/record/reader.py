@@ -1,4 +1,7 @@
-"""The reader of a run's folder: each file's lines, checked and bounded; how the run stands; what is damaged."""
+"""The reader of a run's folder.
+
+Each file's lines, checked and bounded; how the run stands; what is damaged.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -145,7 +148,10 @@ class Record:
         return record
 
     def check(self) -> None:
-        """Check that the folder holds a run, and neither links nor pipes; raises as `config`."""
+        """Check that the folder holds a run, and neither links nor pipes.
+
+        Errors are those of `config`.
+        """
         check_plain(self.path)
         _ = self.config
 

@@ -1,4 +1,4 @@
-"""An experiment's file: what is run, what the paper printed and claims, and what a page says, as TOML.
+"""An experiment's TOML file: its runs, the paper's numbers and claims, a page's text.
 
 What is computed is named there as ``@module:name`` of this package. A file that ``extends`` others of its folder has
 all that they have, and its own keys in place of theirs.
@@ -78,7 +78,7 @@ class PaperPart(Part):
 
 
 class ColumnPart(Part):
-    """A column, as `Measure` has it.
+    """A column of a table (`Measure`).
 
     ``read``: a reading with its arguments, by default the last value of its key.
     """

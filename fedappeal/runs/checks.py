@@ -1,4 +1,7 @@
-"""Checks of a run on this machine, before anything is started or written; the first is of the code that it names."""
+"""Checks of a run on this machine, before a process or a file is made.
+
+The first is of the code that the run names.
+"""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A dry run of a run's own plug-ins: a few tiny rounds before the run, which find what their author got wrong.
+"""A dry run of a run's own plug-ins: a few tiny rounds that find mistakes.
 
 Three clients of the run's task train a few steps: packed as models travel in deployed runs, the same broken off and
 taken up again from its checkpoint, and with one array a layer, side by side where that is possible.

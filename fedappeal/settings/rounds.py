@@ -1,4 +1,4 @@
-"""Settings of a run's rounds and of who joins them, and which rounds are special: settings and server share them."""
+"""Settings of a run's rounds and of who joins them; which rounds are special."""
 
 from typing import Annotated, Literal
 

@@ -16,7 +16,10 @@ _OF_CLIENTS = {"participation", "goodwill", "requirement", "judge-on", "adaptati
 
 
 def app_clients(task: FlowerApp, config: RunConfig) -> InProcessGrid:
-    """Return the clients of an app, volunteers all; what the run's settings say goes before what its author wrote."""
+    """Return the clients of an app as volunteers.
+
+    The run's settings override those of the app's author.
+    """
     app = task.app if isinstance(task.app, VolunteerApp) else VolunteerApp(AppClients(task.app, Names(), Offers()))
     said = {field.replace("_", "-") for field in config.model_fields_set}
     told = {key: value for key, value in config.as_config().items() if key in said & _OF_CLIENTS}

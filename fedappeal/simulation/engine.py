@@ -255,7 +255,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Take Ctrl-C, SIGTERM and SIGHUP; see `signals_taken`.
+    """Take Ctrl-C, SIGTERM and SIGHUP inside the block (`signals_taken`).
 
     The last two end the process by what took them before, once the run has been left.
     """

@@ -1,4 +1,7 @@
-"""The loss of one model on the data of many clients, in float32 or bfloat16: one forward pass, a mean a client."""
+"""The loss of one model on many clients' data, in float32 or bfloat16.
+
+One forward pass, and a mean a client.
+"""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

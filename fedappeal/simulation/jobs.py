@@ -1,4 +1,4 @@
-"""Picklable jobs in parallel: one spawned process each, or over a Ray cluster, each where there is room for it."""
+"""Picklable jobs in parallel, one spawned process each, or on a Ray cluster."""
 
 import contextlib
 import multiprocessing

@@ -132,7 +132,7 @@ class SavedMemory:
                 self._judged = [(place, "", 0, {}) for place, *_ in self._judged]
 
     def check(self, server_round: int) -> None:
-        """Check that what clients remembered after a round can be read; see `server.recorder.ClientMemory`."""
+        """Check that what clients remembered after a round can be read."""
         read_memory(self.folder.path, server_round)
 
     def _restore_first(self) -> None:

@@ -1,4 +1,4 @@
-"""How a run is simulated: what a caller chooses, and what the run's folder records of it; loads no torch."""
+"""Options of a simulation, and their record in the run's folder; no torch."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""The data of all virtual clients on one device: all loaded at the start, or each when it is first needed."""
+"""The data of all virtual clients on one device.
+
+All are loaded at the start, or each when it is first needed.
+"""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -132,7 +135,7 @@ class LazyPool:
         return cast(ClientData, _Later(self, k))
 
     def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
-        """Return the clients' examples, one client after another; see `ClientsData`."""
+        """Return the clients' examples, one client after another (`ClientsData`)."""
         return _joined(list(of_clients.values()), self.device, list(of_clients))
 
     def loaded(self, k: int) -> ClientData:

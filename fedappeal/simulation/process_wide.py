@@ -1,4 +1,6 @@
-"""What a process has once, put back after a simulation: threads of PyTorch and BLAS, and the collector's view.
+"""State of the process that a simulation changes, and puts back.
+
+Threads of PyTorch and BLAS, and the collector's thresholds.
 
 Simulations may run in several threads of one process. PyTorch keeps its number of threads twice: for each thread of
 Python, and for the process, from which threads that begin later take it.

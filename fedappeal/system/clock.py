@@ -1,4 +1,7 @@
-"""This machine's time, counted on by a clock that is never set: a jump of the machine's clock does not change it."""
+"""This machine's time, counted on by the monotonic clock.
+
+A jump of the machine's clock does not change it.
+"""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Output that its stream can encode: a character that it cannot becomes a plainer one of the same width."""
+"""Output that its stream can encode.
+
+A character that it cannot becomes a plainer one of the same width.
+"""
 
 import codecs
 import sys

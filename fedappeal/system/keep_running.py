@@ -1,4 +1,7 @@
-"""A process beside this one that is started again where it ends by itself, and never takes this one with it."""
+"""A process beside this one that is started again where it ends by itself.
+
+Its end never ends this one.
+"""
 
 import os
 import subprocess

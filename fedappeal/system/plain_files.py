@@ -1,4 +1,6 @@
-"""Regular files of a folder that a stranger may have made: opened by the folder's descriptor, never through a link.
+"""Regular files of a folder that a stranger may have made.
+
+They are opened by the folder's descriptor, never through a link.
 
 The folder itself may be reached through a link. What an archive can bring along inside (links, pipes, a second name
 of a file elsewhere, gigabytes of holes) is refused in one line.

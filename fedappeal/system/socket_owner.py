@@ -1,4 +1,4 @@
-"""Whose socket a TCP address of this machine is: what the kernel says (Linux), never what a peer says.
+"""The user who owns a TCP socket of this machine, by the kernel's tables (Linux).
 
 Linux answers with the user id of one socket that is named by both of its addresses (sock_diag(7), by netlink). A
 socket whose process has closed it is still listed for a while, as user 0's and with no file (inode 0): it counts as

@@ -1,4 +1,7 @@
-"""A Flower app as a task: its model is arrays by name, and its data and training are the app's own."""
+"""A Flower app as a task.
+
+Its model is arrays by name; data and training are the app's own.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -206,7 +206,7 @@ class NaturalTask(LabelledTask):
         return None
 
     def read_client(self, client: int) -> tuple[Features, Labels]:
-        """Return one client's inputs and labels, as `read` does."""
+        """Return one client's inputs and labels."""
         return self.clients[client]
 
     @cached_property

@@ -66,7 +66,10 @@ def size_before(task: Task, seed: int) -> ModelSize | None:
 
 
 class _TablesOnCPU(TorchFunctionMode):
-    """Keeps small tables on the CPU while all else is made on another device; ends what makes too many tensors."""
+    """Keeps small tables on the CPU while all else is on another device.
+
+    It ends what makes too many tensors.
+    """
 
     def __init__(self) -> None:
         super().__init__()

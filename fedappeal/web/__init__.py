@@ -1,1 +1,1 @@
-"""What pages on this machine stand on: who may come in, the server, server-sent events, where the token is kept."""
+"""The ground of pages on this machine: access, server, server-sent events, token."""

@@ -1,4 +1,4 @@
-"""Who may come in at a page: its token, the Host and Origin that it is published under, and bodies of bounded size.
+"""Access to a page, by its token, its Host and Origin, and bounded bodies.
 
 A page stands on loopback, where every program and every page in a browser of this machine can knock. A browser sends
 whatever a foreign page makes it send, but never another ``Host`` than the foreign name (DNS rebinding), and with

@@ -1,4 +1,4 @@
-"""What a page's buttons ask for: a JSON object comes in, one line of what was done goes out."""
+"""A page's buttons: a JSON object comes in, one line of what was done goes out."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus

@@ -1,4 +1,7 @@
-"""Server-sent events: what changes, told to every open page; a page that reads slowly never holds up the teller."""
+"""Server-sent events: what changes, told to every open page.
+
+A page that reads slowly never holds up the teller.
+"""
 
 import asyncio
 import json

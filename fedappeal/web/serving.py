@@ -161,7 +161,10 @@ class PagePlace:
         return place
 
     def check(self) -> None:
-        """Check the place, before anything is started; raises as `listener`."""
+        """Check the place before a server is started.
+
+        Errors are those of `listener`.
+        """
         self.listener().close()
 
     def listener(self) -> socket.socket:

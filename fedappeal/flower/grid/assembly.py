@@ -1,4 +1,6 @@
-"""The arrays of a reply, put together as their chunks come, so that each byte of them is in memory once.
+"""The arrays of a reply, assembled chunk by chunk.
+
+Each byte of them is in memory once.
 
 Flower keeps all chunks until the last one is there, copies each, joins them and copies the whole.
 """

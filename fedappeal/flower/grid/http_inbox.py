@@ -99,7 +99,7 @@ class HttpInbox:
         self._threads = ThreadPoolExecutor(FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS, "pull-objects")
 
     def pull(self, ids: Iterable[str], allowance: Allowance, unread: Sequence[str] = ()) -> list[Message]:
-        """Return the replies that have come, as `fedappeal.flower.grid.inbox.Inbox`.
+        """Return the replies that have come (`Inbox.pull`).
 
         Every reply answers one of the messages; a reply that cannot be read, or is larger than allowed, is an error
         reply.

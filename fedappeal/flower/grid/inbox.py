@@ -45,7 +45,7 @@ class PlainInbox:
         self._grid = grid
 
     def pull(self, ids: Iterable[str], allowance: Allowance, unread: Sequence[str] = ()) -> list[Message]:
-        """Return the replies that have come, as `Inbox`."""
+        """Return the replies that have come."""
         return list(self._grid.pull_messages([*ids, *unread]))
 
 

@@ -1,4 +1,6 @@
-"""A reply on its way: announced as a tree of objects, and checked before each part of it is asked for.
+"""A reply that is announced as a tree of objects.
+
+Each part is checked before it is asked for.
 
 Everything here was written by a client. Whatever is wrong with it, and whatever Flower raises while it reads it,
 becomes an error reply of that client.
@@ -208,7 +210,10 @@ def _unreadable(error: Exception) -> str:
 
 
 def _stages(tree: ObjectTree, most: int) -> list[list[str]]:
-    """Return the ids of a tree's objects by stage; raises `TreeRefused` as `levels`."""
+    """Return the ids of a tree's objects by stage.
+
+    Errors are those of `levels`.
+    """
     by_depth = levels(tree, most)
     chunks = dict.fromkeys(node.object_id for level in by_depth[DEEPEST - 1 :] for node in level)
     inner = dict.fromkeys(node.object_id for level in by_depth[1 : DEEPEST - 1] for node in level)

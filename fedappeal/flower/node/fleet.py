@@ -1,4 +1,4 @@
-"""The Fleet API, over which nodes speak to a SuperLink: what its calls return and raise, whatever carries them.
+"""The Fleet API as nodes call it, over gRPC or HTTP: its results and errors.
 
 `fleet_api` makes the calls; `fleet_grpc` and `fleet_http` carry them.
 """

@@ -1,4 +1,6 @@
-"""The calls of the Fleet API, whatever carries them: requests and answers of protobuf, signed with a node's key.
+"""The calls of the Fleet API, over gRPC or HTTP.
+
+Requests and answers are protobuf; a request is signed with the node's key.
 
 A transport makes the calls (`GrpcFleet`, `HttpFleet`) and turns its refusals into the errors of `fleet`. Flower's own
 connections, `grpc_request_response` and `http_request_response`, retry for ever and hide the reason, end the whole

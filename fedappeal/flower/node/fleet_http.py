@@ -1,4 +1,7 @@
-"""The Fleet API over HTTP, as Flower 1.40 and later speak it: a POST a call, of protobuf, with signed headers."""
+"""The Fleet API over HTTP, as Flower 1.40 and later speak it.
+
+Each call is a POST of protobuf with signed headers.
+"""
 
 import http.client
 import re

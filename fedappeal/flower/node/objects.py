@@ -85,7 +85,7 @@ class Parcel:
 
     @property
     def content_id(self) -> str:
-        """SHA-256 of the reply's RecordDict as it is sent, which names all that it holds so; else of the error."""
+        """Return the hash (SHA-256) of a reply's RecordDict as sent, or of its error."""
         return str(self.tree.children[0].object_id if self.tree.children else self.tree.object_id)
 
     def contents(self, wanted: set[str]) -> dict[str, bytes]:

@@ -52,7 +52,7 @@ class Proxy:
 
 
 def proxy_of(host: str, *, tls: bool) -> Proxy | None:
-    """Return the proxy for a host; None: it is reached directly, as loopback and what ``no_proxy`` names.
+    """Return the proxy for a host, or None for loopback and names in ``no_proxy``.
 
     Args:
         host: name or address of the server.
@@ -99,7 +99,10 @@ def tunnelled(connection: http.client.HTTPConnection, proxy: Proxy | None) -> ht
 
 
 def open_connection(peer: tuple[str, int], timeout: float | None, *, tls: bool) -> socket.socket:
-    """Return a connection to a host and port; ``tls``: whether it is going to be spoken to by TLS."""
+    """Return a connection to a host and port, through the proxy where there is one.
+
+    With ``tls`` it is going to carry TLS.
+    """
     if (proxy := proxy_of(peer[0], tls=tls)) is None:
         return socket.create_connection(peer, timeout)
     connection = tunnelled(http.client.HTTPConnection(*peer, timeout=timeout), proxy)

@@ -1,4 +1,7 @@
-"""Addresses and TLS as a node uses them: what an address names, what listens there, and whom a client trusts."""
+"""Addresses and TLS as a node uses them.
+
+What an address names, what listens there, and whom a client trusts.
+"""
 
 import ssl
 

@@ -1,4 +1,4 @@
-"""Connections to the Fleet ports: how many there may be, and how long one may take to begin or be idle.
+"""Bounds on connections to the Fleet ports: their number, and seconds to begin or be idle.
 
 gRPC bounds its connections by options, HTTP in a class of uvicorn's.
 """

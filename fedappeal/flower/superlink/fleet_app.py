@@ -1,4 +1,6 @@
-"""A SuperLink's Fleet API over HTTP, on a port of its own: the same calls, behind the same limits, as over gRPC.
+"""A SuperLink's Fleet API over HTTP, on a port of its own.
+
+It has the calls and limits that gRPC has.
 
 A call's path, headers, answers and errors are those of Flower 1.40 and later, so that its SuperNodes can join.
 Flower's own HTTP server reads a body of any size before it looks at the signature, and serves APIs that run code at

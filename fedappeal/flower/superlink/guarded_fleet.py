@@ -1,4 +1,6 @@
-"""A SuperLink's Fleet API: bounds on what one node may leave in memory, and nothing handed out incomplete or lost.
+"""A SuperLink's Fleet API with bounds on each node's memory.
+
+No message is handed out incomplete, and none is lost.
 
 Flower's SuperLink takes requests of up to 2 GiB from any node, stores what they hold, and looks up the objects of an
 announced message however they are nested. A node is bounded here by what it was sent.
@@ -59,7 +61,10 @@ flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its packag
 
 @dataclass
 class _NodeState:
-    """A node's handed out messages, the latest where it may be lost, and the stored bytes of its replies."""
+    """A node's messages that were handed out, and the stored bytes of its replies.
+
+    The latest message may have been lost.
+    """
 
     handed: PullMessagesResponse | None = None
     messages: int = 0
@@ -109,7 +114,10 @@ class GuardedFleet(FleetServicer):
     def ActivateNode(
         self, request: fleet_pb2.ActivateNodeRequest, context: grpc.ServicerContext
     ) -> fleet_pb2.ActivateNodeResponse:
-        """Bring the node online whose key signed the call; Flower brings any that is named, for up to an hour."""
+        """Bring the node online whose key signed the call.
+
+        Flower brings any node online that is named, for up to an hour.
+        """
         _check_signer(request.public_key, context)
         return super().ActivateNode(request, context)
 

@@ -1,4 +1,6 @@
-"""Flower's time of day in a SuperLink and all that it starts: read once, and counted on by a clock that is never set.
+"""Flower's time of day in a SuperLink and in the processes that it starts.
+
+It is read once, and counted on by the monotonic clock.
 
 Flower's leases of tasks and nodes end at a time of day. A machine's clock that is set an hour ahead would end them
 all, and the run with them.

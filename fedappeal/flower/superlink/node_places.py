@@ -27,7 +27,9 @@ _LOG = RateLimitedLog()
 
 
 class NodePlaces:
-    """The places of a link state: where all are taken, half are made free of the nodes that are offline for longest.
+    """The places for nodes in a link state.
+
+    Where all are taken, half are freed, of the nodes that are offline for longest.
 
     Args:
         state: the SuperLink's link state, of either kind.

@@ -1,4 +1,6 @@
-"""The objects of messages, in the SuperLink's memory: a run ends with its SuperLink, and its messages with it.
+"""The objects of messages, in the SuperLink's memory.
+
+A run and its messages end with the SuperLink.
 
 Nodes, keys and runs stay in the database.
 """

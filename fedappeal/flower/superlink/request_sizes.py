@@ -1,4 +1,7 @@
-"""Bytes that a request of the Fleet API may have: few but where objects or their tree are sent."""
+"""Most bytes of each request of the Fleet API.
+
+They are few, but for objects and their tree.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType

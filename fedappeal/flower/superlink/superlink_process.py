@@ -141,7 +141,10 @@ def superlink_actions() -> list[Action]:
 
 
 def given_options(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the options that a command line gives, by their names; raises as `Ports.of`."""
+    """Return the options that a command line gives, by name.
+
+    Errors are those of `Ports.of`.
+    """
     http_parser, parser = _parsers()
     for action in (*http_parser._actions, *parser._actions):
         action.default = SUPPRESS

@@ -58,13 +58,19 @@ _FIGURE_8 = Sweep(*_MORE, "", "eta", (0.01, 0.03, 0.1, 0.3))
 
 
 def declines(number: Numbers, key: str, sweep: str, kept: int) -> float:
-    """Return how much lower a column is with epsilon = 1 than where no agent leaves, for the K where it is least."""
+    """Return how much lower a column is with epsilon = 1 than where no agent leaves.
+
+    For the K where that is least.
+    """
     of = SWEEPS[sweep]
     return min(number(of.cell(kept, k, 0.0), key) - number(of.cell(kept, k, 1.0), key) for k in of.steps)
 
 
 def falls(number: Numbers, key: str, sweep: str) -> float:
-    """Return by how many steps of epsilon more than nine in ten a column falls, or stays within a point."""
+    """Return how many steps of epsilon, beyond nine in ten, lower a column.
+
+    A step that raises it by a point at most counts as well.
+    """
     of = SWEEPS[sweep]
     rows = [list(of.rows(kept, steps).values()) for kept in of.kept for steps in of.steps]
     falling = [number(after, key) <= number(before, key) + 1 for row in rows for before, after in pairwise(row)]
@@ -72,17 +78,20 @@ def falls(number: Numbers, key: str, sweep: str) -> float:
 
 
 def lower(number: Numbers, key: str, sweep: str) -> float:
-    """Return by how much a column falls with heterogeneity, as `rises`."""
+    """Return the least fall of a column's mean over epsilon from one q to the next."""
     return rises(lambda row: -number(row, key), SWEEPS[sweep])
 
 
 def wider(number: Numbers, sweep: str) -> float:
-    """Return by how much the distance of agents rises with heterogeneity, as `rises`."""
+    """Return the least rise of the agents' distance from one q to the next."""
     return rises(lambda row: number(row, "highest") - number(row, "lowest"), SWEEPS[sweep])
 
 
 def rises(value: Callable[[str], float], sweep: Sweep) -> float:
-    """Return the least rise of a value's mean over epsilon, from each q to the next, with the largest K."""
+    """Return the least rise of a mean over epsilon from one q to the next.
+
+    With the largest K.
+    """
     sums = [sum(value(sweep.cell(q, sweep.steps[-1], p)) for p in PRECISIONS[1:]) for q in sweep.kept]
     return min(more - less for less, more in pairwise(sums)) / len(PRECISIONS[1:])
 

@@ -1,4 +1,6 @@
-"""The data of ADA-GD's experiments (appendix D): agents with classes of their own that mix a part of their data.
+"""The data of ADA-GD's experiments (appendix D).
+
+Agents have classes of their own, and mix a part of their data.
 
 Every agent i of n starts with a pool D_i of equal size, all of one class. It keeps the share q of it; the rest of all
 pools is put together, shuffled and dealt out again in n equal parts. So q = 1 gives each agent one class alone, and

@@ -1,4 +1,7 @@
-"""MaxFL by Algorithm 1, line 8, as it is printed: ``q_k = sigmoid(F_k - rho_k)``, not equation 4's weight."""
+"""MaxFL by Algorithm 1, line 8, as printed: ``q_k = sigmoid(F_k - rho_k)``.
+
+Equation 4 has another weight.
+"""
 
 import math
 

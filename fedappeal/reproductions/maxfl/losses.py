@@ -1,4 +1,4 @@
-"""MaxFL, figure 6: the mean loss on the training data against that on the test data, over the rounds."""
+"""MaxFL, figure 6: mean training loss against mean test loss, over the rounds."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,7 @@
-"""The client processes of a federation on this machine: one process loads PyTorch and the data and forks them."""
+"""The client processes of a federation on this machine.
+
+One process loads PyTorch and the data, and forks them.
+"""
 
 import contextlib
 import json

@@ -1,4 +1,7 @@
-"""The launcher of simulations: one run in this process, or several in processes beside it or on a Ray cluster."""
+"""The launcher of simulations.
+
+One run in this process, or several in processes beside it or on a Ray cluster.
+"""
 
 import contextlib
 import gc
@@ -61,7 +64,7 @@ class Machine:
         on_end: Callable[[int, str], None],
         tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """Do picklable jobs; arguments as `fedappeal.simulation.jobs.run_in_parallel`."""
+        """Do picklable jobs in parallel (`fedappeal.simulation.jobs.run_in_parallel`)."""
         if self.ray.address:
             run_on_ray(jobs, self.ray, on_end, tick)
         else:

@@ -1,4 +1,7 @@
-"""What looks on at a run: a screen, trackers, metrics, a page; and how a run ends that did not finish."""
+"""The observers of a run: screen, trackers, metrics, page.
+
+And how a run ends that did not finish.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,4 +1,7 @@
-"""The launchers of runs on a SuperLink: one started here, with its clients, for one run; or a long-running one."""
+"""The launchers of runs on a SuperLink.
+
+One is started here with its clients, for one run; or it is a long-running one.
+"""
 
 import shlex
 import time

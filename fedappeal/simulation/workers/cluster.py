@@ -186,7 +186,7 @@ class RayWorker:
     actor: Any
 
     def begin(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Begin a call, as `fedappeal.simulation.workers.workers_grid.Remote`."""
+        """Begin a call."""
         exceptions = self.ray.exceptions
         reference = getattr(self.actor, method).remote(*arguments)
 

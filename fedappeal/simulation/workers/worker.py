@@ -1,4 +1,7 @@
-"""An engine worker: a share of a run's clients, with their data and participants, in a process of its own."""
+"""An engine worker, a process with a share of a run's clients.
+
+It has their data and participants.
+"""
 
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence

@@ -164,7 +164,7 @@ class WorkersGrid(VirtualClients):
     # -- models that stay with the workers -----------------------------------------------------------
 
     def fold(self, parts: Sequence[Summand]) -> list[Sums]:
-        """Return the workers' partial sums of models; see `fedappeal.protocol.packing.Holder`."""
+        """Return the workers' partial sums of models (`fedappeal.protocol.packing.Holder`)."""
         sums: list[Sums] = []
         left = list(parts)
         while left:

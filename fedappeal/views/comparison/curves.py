@@ -1,4 +1,7 @@
-"""Curves over the rounds, for each column of a view and each group, and their picture: a panel a column."""
+"""Curves over the rounds, for each column and group, and their picture.
+
+The picture has a panel a column.
+"""
 
 import math
 import textwrap

@@ -1,4 +1,7 @@
-"""A comparison: groups of runs that differ in the seed alone, their means, and paired differences from a baseline."""
+"""A comparison of groups of runs that differ in the seed alone.
+
+Their means, and paired differences from a baseline.
+"""
 
 import json
 import math
@@ -400,7 +403,7 @@ class Comparison:
 
     @property
     def last_round(self) -> int:
-        """The round after which all runs are compared; 0: each after another one."""
+        """The round after which all runs are compared, or 0 where their rounds differ."""
         rounds = {run.last_round for group in self.groups for run in group.runs}
         return rounds.pop() if len(rounds) == 1 else 0
 

@@ -1,4 +1,4 @@
-"""Who stayed: runs of the same clients beside each other, as rows of a table and as one picture."""
+"""Who stayed, of the same clients under several settings: a table and a picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The metrics of one client: what happened in its process, and what it did in all runs that it remembers."""
+"""The metrics of one client, of its process and of all its runs."""
 
 import threading
 import time

@@ -1,4 +1,7 @@
-"""The charts of a report, as Plotly figures: curves of groups and differences; one run's clients, bytes and time."""
+"""The charts of a report, as Plotly figures.
+
+Curves of groups and differences; one run's clients, bytes and time.
+"""
 
 import base64
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Texts on the operator's terminal: clients, servers and files wrote parts of them, and no part is read as markup."""
+"""Texts on the operator's terminal.
+
+Clients, servers and files wrote parts of them; no part is read as markup.
+"""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What a tracker is, for TensorBoard, MLflow, W&B and trackers of others, and which of them a run's user chose."""
+"""A tracker, for TensorBoard, MLflow, W&B and others, and which a user chose."""
 
 import re
 from collections.abc import Callable, Mapping
