@@ -12,6 +12,7 @@ from typing import Any, cast
 from fedappeal.core.faults import check_class, make_checked
 from fedappeal.core.places import reason, with_place
 from fedappeal.core.plugins import ALL, Allowed, Registry
+from fedappeal.core.registry import BUILT_IN
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.flower_app import FlowerApp, is_client_app
 from fedappeal.tasks.task import Task
@@ -22,18 +23,7 @@ TASKS: Registry[Task] = Registry(
     kind="task",
     group="fedappeal.tasks",
     base="fedappeal.tasks.task:Task",
-    built_in={
-        "digits": "fedappeal.tasks.datasets.digits:Digits",
-        "fmnist": "fedappeal.tasks.datasets.idx_images:FashionMNIST",
-        "emnist": "fedappeal.tasks.datasets.idx_images:EMNIST",
-        "emnist-balanced": "fedappeal.tasks.datasets.idx_images:EMNISTBalanced",
-        "cifar10": "fedappeal.tasks.datasets.cifar10:CIFAR10",
-        "sent140": "fedappeal.tasks.datasets.sent140:Sent140",
-        "synth": "fedappeal.tasks.datasets.synth:Synth",
-        "movielens": "fedappeal.tasks.datasets.rdatasets:MovieLens",
-        "chem97": "fedappeal.tasks.datasets.rdatasets:Chem97",
-        "debian": "fedappeal.tasks.datasets.debian:Debian",
-    },
+    built_in=BUILT_IN["task"],
     places=("fedappeal.hf", "fedappeal.reproductions.adagd.task"),
     instance=is_client_app,
 )
@@ -45,15 +35,7 @@ MODELS: Registry[Any] = Registry(
     built_in={name: f"fedappeal.tasks.models:{name}" for name in ("mlp", "logistic", "cnn")},
     also=", torchvision:NAME, transformers:NAME",
 )
-LIBRARIES: Registry[Any] = Registry(
-    kind="model",
-    group="",
-    base="torch.nn:Module",
-    built_in={
-        "torchvision": "fedappeal.tasks.models:of_torchvision",
-        "transformers": "fedappeal.hf.models:of_transformers",
-    },
-)
+LIBRARIES: Registry[Any] = Registry("model", "", "torch.nn:Module", BUILT_IN["library"])
 """By library: what makes its models of a name."""
 
 

@@ -1,12 +1,15 @@
 """What fedappeal.flower.bundle relies on: bundles of settings alone, and nested settings read by dots."""
 
 import io
+import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
 from flwr.common.config import get_fused_config_from_dir, get_fused_config_from_fab
 from flwr.supercore.run import Run
 
@@ -82,3 +85,12 @@ def test_settings_that_unpack_to_more_than_a_megabyte_are_not_read() -> None:
     assert len(packed.getvalue()) < 5000
     with pytest.raises(ValueError, match=r"its settings are 2000000 bytes: at most 1048576 are allowed"):
         bundle.read_bundle(packed.getvalue(), {})
+
+
+def test_the_projects_own_bundle_holds_all_that_its_apps_import(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(Path(__file__).parents[2]))) as archive:
+        archive.extractall(tmp_path)
+    apps = "import server.app, client.app, fedappeal.record.columns, fedappeal.tasks as t; print(t.__file__)"
+    ran = subprocess.run([sys.executable, "-c", apps], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert Path(ran.stdout.strip()).is_relative_to(tmp_path)
