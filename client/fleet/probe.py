@@ -5,7 +5,6 @@ Flower's transport retries for ever and hides the reason, so the reason is looke
 
 import socket
 import ssl
-import time
 from codecs import BOM_UTF8
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from client.settings import GRPC, HTTP, Connection
 from fedappeal.flower.node.fleet import NotConnected
 from fedappeal.flower.node.fleet_grpc import GREETING, answers_greeting
 from fedappeal.flower.node.proxy import Proxy, open_connection, proxy_of
-from fedappeal.flower.node.tls import ALPN, speaks_tls, split_address, trusting, unverified_context
+from fedappeal.flower.node.tls import ALPN, served_certificate, speaks_tls, split_address, trusting
+from fedappeal.system.validity import Validity
 
 _WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _WRONG_TIME = {9, 10}  # not yet valid, expired
@@ -82,23 +82,28 @@ def _in_plaintext(raw: socket.socket, address: str) -> str:
 def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
     address, ca = connection.superlink, connection.root_certificates
     try:
-        context = trusting(Path(ca).read_bytes().removeprefix(BOM_UTF8) if ca else None)
+        content = Path(ca).read_bytes().removeprefix(BOM_UTF8) if ca else None
+        context = trusting(content)
+        old = Validity.of_ca(content).fault(f"the certificate of root-certificates = '{ca}'") if content else ""
     except (ssl.SSLError, ValueError):
         raise NotConnected(f"root-certificates = '{ca}' holds no certificate in PEM format") from None
     except OSError as error:
         raise NotConnected(f"root-certificates = '{ca}' cannot be read: {error.strerror or error}") from None
+    if old:
+        raise NotConnected(f"{old}: set the clock right, or ask the operator for a new one")
     context.set_alpn_protocols(["http/1.1"] if connection.transport == HTTP else [ALPN, "http/1.1"])
     try:
         with context.wrap_socket(raw, server_hostname=host) as secure:
             spoken = GRPC if secure.selected_alpn_protocol() == ALPN else _answered(secure)
     except ssl.SSLCertVerificationError as error:
+        served = served_certificate(split_address(address), raw.gettimeout())
         if error.verify_code in _WRONG_NAME:
-            names = _names(split_address(address), raw.gettimeout())
+            names = _names(served)
             hosts = f"; it is for {', '.join(names)}" if names else ""
             reason = f"the certificate of {address} is not for the name '{host}'{hosts}"
         elif error.verify_code in _WRONG_TIME:
-            clock = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-            reason = f"the certificate of {address} is not valid now: {error.verify_message}; this clock says {clock}"
+            name = f"the certificate of {address}"
+            reason = (Validity.of(served).fault(name) if served else "") or f"{name}: {error.verify_message}"
         else:
             trusted = (
                 f"root-certificates = '{ca}'" if ca else "this system's certificates (no root-certificates given)"
@@ -115,13 +120,11 @@ def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
     return spoken
 
 
-def _names(peer: tuple[str, int], timeout: float | None) -> list[str]:
-    """Return the names that a server's certificate holds; none where it cannot be had."""
+def _names(certificate: x509.Certificate | None) -> list[str]:
+    """Return the names that a certificate holds; none where there is no certificate."""
     try:
-        with open_connection(peer, timeout, tls=True) as raw, unverified_context().wrap_socket(raw) as secure:
-            content = secure.getpeercert(binary_form=True)
-        certificate = x509.load_der_x509_certificate(content or b"")
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (OSError, ValueError, x509.ExtensionNotFound):
+        kind = x509.SubjectAlternativeName
+        names = certificate.extensions.get_extension_for_class(kind).value if certificate else ()
+    except (ValueError, x509.ExtensionNotFound):
         return []
     return [str(name.value) for name in names]

@@ -34,7 +34,6 @@ class CommandObservers:
         trackers: make the trackers of a run, by name.
         metrics: where its metrics are served.
         page: where its page stands.
-        root_certificates: the file of a long-running SuperLink's CA certificate; empty: plaintext.
         heartbeat: the file for signs of life; None: there is none.
         console: where lines are printed.
     """
@@ -42,7 +41,6 @@ class CommandObservers:
     trackers: Mapping[str, MakeTracker] = field(default_factory=dict)
     metrics: MetricsPort = NOWHERE
     page: PageOptions = NO_PAGE
-    root_certificates: str = ""
     heartbeat: Heartbeat | None = None
     console: Console = field(default_factory=lambda: Console(highlight=False))
 
@@ -117,7 +115,7 @@ class CommandObservers:
         if superlink is None:
             view = View(OwnRun(), folder, lists_runs=False)
         else:  # only an absolute path may be seen from here, too
-            actions = SubmittedRun(superlink, self.root_certificates)
+            actions = SubmittedRun(superlink)
             view = View(actions, folder if folder.is_absolute() else None, superlink)
 
         def has(own: "RemoteSuperLink") -> None:

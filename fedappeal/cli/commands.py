@@ -92,6 +92,9 @@ def superlink(
     context: typer.Context,
     *,
     log_format: groups.LogFormat = "text",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="continue what was under way when a SuperLink on this --database ended")
+    ] = False,
     page: groups.PageOptions,
     resident: groups.ResidentOptions,
 ) -> None:
@@ -117,8 +120,8 @@ def superlink(
     try:
         if not is_told():
             complain(NOT_GUARDED)
-        with resident_page(context.args, page, resident):
-            run_own_superlink(context.args)
+        with resident_page(context.args, page, resident, resumes=resume):
+            run_own_superlink(context.args, resumes=resume, allow=resident.allow or ())
     except NotTold as error:
         complain(error)
         sys.exit(1)
@@ -172,7 +175,7 @@ def submit(
     certificates = control.root_certificates
     launcher = Submission(RemoteSuperLink.checked(control.superlink, certificates), clientapp or CLIENT_APP, detach)
     beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
-    observers, settings = observers_of(watching, settings, root_certificates=certificates, heartbeat=beats)
+    observers, settings = observers_of(watching, settings, heartbeat=beats)
     path = submit_run(settings, launcher, observers, control.folder.path if control.folder else None)
     report_run(path, report and not detach, launcher.superlink)
 

@@ -96,16 +96,17 @@ def watch(
 
         remote = RemoteSuperLink.checked(superlink, root_certificates)
         logging.getLogger("flwr").setLevel(logging.ERROR)  # the page says itself when the SuperLink does not answer
-        actions = SubmittedRun(remote, root_certificates, resident.runs, tuple(resident.allow or ()))
+        actions = SubmittedRun(remote, resident.runs, tuple(resident.allow or ()))
     console = Console(highlight=False)
     root = Path(folder) if (folder := os.environ.get(SUPERLINK_FOLDER)) else None
     view = View(actions, run.absolute() if run else None, remote, root=root)
 
     def registry() -> "CollectorRegistry":
+        from fedappeal.federation.remote import ServedCertificate
         from fedappeal.views.metrics.run_metrics import FolderMetrics
         from fedappeal.views.metrics.serving import ConnectedClients
 
-        return FolderMetrics(view.latest_folder, ConnectedClients(remote).count)
+        return FolderMetrics(view.latest_folder, ConnectedClients(remote).count, ServedCertificate(remote).validity)
 
     with metrics.served(registry), shown_page(view, place, console, None):
         if root is None:  # beside a SuperLink, Ctrl-C ends both
@@ -130,7 +131,9 @@ def resident_metrics(resident: "ResidentOptions") -> "MetricsPort":
 
 
 @contextmanager
-def resident_page(arguments: Sequence[str], options: "PageOptions", resident: "ResidentOptions") -> Iterator[None]:
+def resident_page(
+    arguments: Sequence[str], options: "PageOptions", resident: "ResidentOptions", *, resumes: bool = False
+) -> Iterator[None]:
     """Serve a SuperLink's page and metrics from another process during the block.
 
     The SuperLink does not end with that process, which is started again where it ends.
@@ -139,14 +142,15 @@ def resident_page(arguments: Sequence[str], options: "PageOptions", resident: "R
         arguments: of `flower-superlink`.
         options: where the page stands.
         resident: what it can do besides.
+        resumes: whether the SuperLink itself continues runs, too.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
     metrics = resident_metrics(resident)
     if options.place is None and not metrics.port:
-        if resident.runs or resident.allow:
-            raise ConfigError("runs and allow are of the page: give --page PORT")
+        if resident.runs or (resident.allow and not resumes):
+            raise ConfigError("runs and allow are of the page (allow of --resume, too): give --page PORT")
         yield
         return
     from fedappeal.flower.superlink.superlink_process import Ports

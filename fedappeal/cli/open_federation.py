@@ -31,6 +31,7 @@ _FIRST: Mapping[str, Any] = {
     "enable-supernode-auth": True,
     "fleet-api-address": "0.0.0.0:9092",
     "database": "state.db",
+    "resume": True,
     "page": "8090",
     "runs": "runs",
 }

@@ -9,8 +9,8 @@ the kernel here cannot say whose a connection is: that network is what keeps oth
 import os
 import sys
 
+from fedappeal.federation.one_superlink import run_one_superlink
 from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log
-from fedappeal.flower.superlink.superlink_process import run_superlink
 from fedappeal.system.json_log import LOG_FORMAT, chosen_formatter
 
 
@@ -21,7 +21,7 @@ def main() -> None:
         os.environ[LOG_FORMAT] = log_format
     readable_log(chosen_formatter(PLAIN))
     log_refusals()
-    run_superlink(sys.argv[1:], guarded=False)
+    run_one_superlink(sys.argv[1:], guarded=False)
 
 
 if __name__ == "__main__":

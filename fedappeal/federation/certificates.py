@@ -29,10 +29,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
+from fedappeal.system.validity import RENEW_BEFORE, Validity
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 """Names that every server certificate holds: the SuperLink starts its ServerApp against 127.0.0.1."""
-RENEW_BEFORE = datetime.timedelta(days=30)
 _CA_DAYS = 3650
 # A machine whose clock is behind is told so by the SuperLink, with how far; it should get that far.
 _BACKDATED = datetime.timedelta(days=1)
@@ -178,8 +178,8 @@ def _authority(folder: Path, days: int) -> tuple[Authority, Made]:
         authority = Authority(_read_certificate(certificate), _read_pem_key(key))
         if authority.certificate.public_key() != authority.key.public_key():
             raise ConfigError(f"'{key}' is not the key of '{certificate}': put back the one that is")
-        if authority.certificate.not_valid_after_utc <= _now():
-            raise ConfigError(f"'{certificate}' has expired: make new ones in another folder, for all clients")
+        if fault := Validity.of(authority.certificate).fault(f"'{certificate}'"):
+            raise ConfigError(f"{fault}: set the clock right, or make new ones in another folder, for all clients")
         return authority, Made(certificate, True, about)
     now = _now()
     end = now + datetime.timedelta(days=max(days, _CA_DAYS))

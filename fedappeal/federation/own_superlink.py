@@ -19,11 +19,13 @@ NOT_GUARDED = (
 """What is said where other users cannot be kept out."""
 
 
-def run_own_superlink(arguments: Sequence[str]) -> None:
+def run_own_superlink(arguments: Sequence[str], *, resumes: bool = False, allow: Sequence[str] = ()) -> None:
     """Run a SuperLink whose loopback ports serve this user's processes only.
 
     Args:
         arguments: options of `flower-superlink`.
+        resumes: whether to continue the runs of its database that were under way when it ended.
+        allow: packages whose code these may name.
 
     Raises:
         ConfigError: options that cannot be guarded; before anything is started.
@@ -33,12 +35,12 @@ def run_own_superlink(arguments: Sequence[str]) -> None:
     for name, value in {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}.items():
         os.environ.setdefault(name, value)
     with quick_imports():  # Flower reads the environment then
+        from fedappeal.federation.one_superlink import run_one_superlink
         from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log
-        from fedappeal.flower.superlink.superlink_process import run_superlink
 
     readable_log(chosen_formatter(PLAIN))
     log_refusals()
-    run_superlink(arguments, guarded=guarded)
+    run_one_superlink(arguments, guarded=guarded, resumes=resumes, allow=allow)
 
 
 def main() -> None:

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING
 from fedappeal.federation.address import read_root_certificates
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
 from fedappeal.flower.control import LISTED, Control, ControlError, FlowerRunStatus, ListedRun, Node, control
+from fedappeal.flower.node.tls import served_certificate, split_address
 from fedappeal.settings.address import check_address
 from fedappeal.settings.config import RunConfig
+from fedappeal.system.validity import Validity
 
 if TYPE_CHECKING:
     from fedappeal.record.follower import WatchedRun
 
 _POLL = 0.2
 _STATUS_EVERY = 1.0
+_TLS_WITHIN = 3.0
+"""Seconds in which it has to show its certificate."""
+_LOOK_EVERY = 3600.0
+_CONTINUED_WITHIN = 30.0
+"""Seconds in which a SuperLink that came back submits the continuation of a run."""
 PATIENCE = 180.0
 """Seconds without an answer of the SuperLink after which waiting is given up; a restarted one is back sooner."""
 
@@ -100,6 +107,8 @@ class RemoteSuperLink:
     ) -> str:
         """Wait for a run's end; return why it did not complete, empty if it did.
 
+        A run that the SuperLink continues under another id after it came back is followed there.
+
         Args:
             run_id: the run.
             on_status: told in a few words how the run is doing, each time that this changes.
@@ -110,7 +119,7 @@ class RemoteSuperLink:
         Raises:
             ControlError: if the SuperLink did not answer for that long, or does not know the run.
         """
-        shown, next_status, answered = "", time.monotonic(), time.monotonic()
+        shown, next_status, answered, lost = "", time.monotonic(), time.monotonic(), float("-inf")
         while True:
             status: FlowerRunStatus | None = None
             if time.monotonic() >= next_status:
@@ -121,6 +130,7 @@ class RemoteSuperLink:
                 except ControlError as error:
                     if not error.unreachable or time.monotonic() - answered > patience:
                         raise
+                    lost = time.monotonic()
                     text = f"{error}; trying again"
                 if text != shown and not (status and status.finished):
                     on_status(text)
@@ -130,8 +140,41 @@ class RemoteSuperLink:
             if follower:
                 follower.read()
             if status and status.finished:
-                return _failure(status, follower.failed if follower else "")
+                if status.completed or time.monotonic() - lost > _CONTINUED_WITHIN:
+                    return _failure(status, follower.failed if follower else "")
+                if later := self._later_run(run_id):
+                    on_status(f"the SuperLink came back, and continues it as run {later}")
+                    run_id = later
             time.sleep(_POLL)
+
+    def _later_run(self, run_id: int) -> int:
+        """Return the id of a later run of a run's folder; 0: there is none."""
+        runs = self.runs()
+        own = next(run for run in runs if run.run_id == run_id)
+        later = (run.run_id for run in runs if run.folder == own.folder and run.started > own.started)
+        return next(later, 0) if own.folder else 0
+
+
+class ServedCertificate:
+    """The dates of the certificate that a SuperLink shows, looked at once an hour.
+
+    Attributes:
+        superlink: the SuperLink; None: not known yet.
+    """
+
+    def __init__(self, superlink: RemoteSuperLink | None) -> None:
+        self.superlink = superlink
+        self._validity: Validity | None = None
+        self._next_look = 0.0
+
+    def validity(self) -> Validity | None:
+        """Return the dates; None in plaintext, or until it has answered."""
+        superlink = self.superlink
+        if superlink is not None and superlink.root_certificates is not None and time.monotonic() >= self._next_look:
+            served = served_certificate(split_address(superlink.address), _TLS_WITHIN)
+            self._validity = Validity.of(served) if served else self._validity
+            self._next_look = time.monotonic() + (_LOOK_EVERY if served else _TLS_WITHIN)
+        return self._validity
 
 
 def _failure(status: FlowerRunStatus, reason: str) -> str:

@@ -27,10 +27,11 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped, 
 
 from fedappeal.flower.messages import known_error
 from fedappeal.flower.node.proxy import proxy_of
-from fedappeal.flower.node.tls import speaks_tls, split_address
+from fedappeal.flower.node.tls import served_certificate, speaks_tls, split_address
 from fedappeal.flower.proxied import heed_proxies
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.proof import client_id_of
+from fedappeal.system.validity import Validity
 
 _SHOWN = 40
 """Characters of a text that a message quotes."""
@@ -283,6 +284,9 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
                 raise ControlError(
                     f"what listens at {address} does not speak TLS: leave root-certificates out"
                 ) from None
+            served = served_certificate(split_address(address), _PROBE) if tls else None
+            if served and (fault := Validity.of(served).fault(f"the certificate of {address}")):
+                raise ControlError(fault, unreachable=True) from None
         raise ControlError(
             f"the SuperLink at {address} is not reachable{_by_proxy(address, root_certificates)}: {printable(error)}",
             unreachable=True,

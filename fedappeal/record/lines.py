@@ -29,6 +29,8 @@ EVENTS = "events.jsonl"
 REQUIREMENTS = "requirements.jsonl"
 WRITTEN_ON = (EVENTS, POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS)
 """Files of JSON lines to which a run appends, in the order in which a resume rewrites them."""
+RESTARTED = "superlink-restarted"
+"""The event of a run that a SuperLink continues which has come back."""
 CHECKPOINT = "checkpoint.safetensors"
 INITIAL = "initial.safetensors"
 

@@ -20,6 +20,7 @@ from fedappeal.record.lines import (
     PARTICIPATION,
     POLICIES,
     REQUIREMENTS,
+    RESTARTED,
     WRITTEN_ON,
     WrittenLine,
     last_text,
@@ -46,6 +47,7 @@ class Snapshot:
         state: `WAITING` for clients, `RUNNING`, `FINISHED`, `FAILED` or `INTERRUPTED`.
         reason: why it failed or ended early; empty where it did not.
         begun: the latest round that began; ``since``: when, in seconds since 1970.
+        restarted: when a SuperLink that came back continued the run, in seconds since 1970; 0: none did.
         end: the event that ended the run (``round``, ``reason`` of an early end); None while it is to continue,
             however the latest process left it.
         latest: the latest round's line of the history; empty: no round is over.
@@ -55,7 +57,7 @@ class Snapshot:
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = (), rounds: Iterable[Mapping[str, Any]] = ()) -> None:
         self.state, self.reason = WAITING, ""
-        self.begun, self.since = 0, 0.0
+        self.begun, self.since, self.restarted = 0, 0.0, 0.0
         self.end: dict[str, Any] | None = None
         self.latest: Mapping[str, Any] = {}
         self.totals: Counter[str] = Counter(dict.fromkeys(SUMMED, 0))
@@ -73,6 +75,8 @@ class Snapshot:
             self.begun, self.since = int(figure(line.get("round"))), figure(line.get("time"))
         elif kind == "resumed":
             self.state, self.reason, self.end = WAITING, "", None
+        elif kind == RESTARTED:
+            self.restarted = figure(line.get("time"))
         elif kind in (FINISHED, FAILED, INTERRUPTED):
             self.state, self.reason = str(kind), str(line.get("reason", ""))
             if kind == FINISHED:

@@ -37,12 +37,15 @@ class TLS:
         return [*map(str, files), "--enable-supernode-auth"]
 
 
-def make(folder: Path, days: int = 1) -> TLS:
-    """Write ``ca.crt``, ``server.crt`` and ``server.key``; valid for the days that follow, or were before today."""
+def make(folder: Path, days: int = 1, ca_days: int = 0, first_day: int = 0) -> TLS:
+    """Write ``ca.crt``, ``server.crt`` and ``server.key``; valid for the days that follow, or were before today.
+
+    ``ca_days``: those of the CA; 0: the same. ``first_day``: days from now on which both begin.
+    """
     folder.mkdir()
-    now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1)
+    now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1) + datetime.timedelta(days=first_day)
     begin, end = sorted((now, now + datetime.timedelta(days=days)))
-    authority = new_authority(f"CA of {folder.name}", begin, end)
+    authority = new_authority(f"CA of {folder.name}", *sorted((now, now + datetime.timedelta(days=ca_days or days))))
     key = ec.generate_private_key(ec.SECP256R1())
     server = issue(authority, key, [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))], begin, end)
     tls = TLS(folder)

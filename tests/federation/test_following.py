@@ -9,7 +9,7 @@ import pytest
 
 from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError, FlowerRunStatus
+from fedappeal.flower.control import ControlError, FlowerRunStatus, ListedRun
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.runs.plan import RunPlan
@@ -48,6 +48,24 @@ def test_a_superlink_that_is_away_for_a_while_is_waited_for(answers: list[Flower
     failure, said = follow()
     assert not failure
     assert said == ["pending", "running", f"{GONE}; trying again", "running"]
+
+
+def test_a_run_that_the_superlink_continues_when_it_is_back_is_followed_there(
+    answers: list[FlowerRunStatus | ControlError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(run_id: int, day: int, folder: str) -> ListedRun:
+        return ListedRun(run_id, "running", "", "", f"2026-01-0{day}", "", folder)
+
+    runs = [listed(6, 1, "a"), listed(7, 2, "a"), listed(9, 3, "b")]
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda _: [runs.append(listed(8, 4, "a")), runs][1])
+    failed, completed = FlowerRunStatus("finished", "failed", "x"), FlowerRunStatus("finished", "completed", "")
+    answers += [RUNNING, GONE, failed, RUNNING, completed]
+    failure, said = follow()
+    assert not failure
+    assert said[-2:] == ["the SuperLink came back, and continues it as run 8", "running"]
+    monkeypatch.setattr(remote, "_CONTINUED_WITHIN", 0.0)
+    answers += [GONE, failed]
+    assert follow()[0] == "the run failed: x", "nobody continued it in that time"
 
 
 def test_one_that_stays_away_or_does_not_know_the_run_is_given_up(

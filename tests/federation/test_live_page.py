@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from fedappeal.federation.address import read_root_certificates
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.record.lines import PARTICIPATION
 from fedappeal.record.reader import Record
@@ -68,8 +67,8 @@ def reader(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     # A question over TLS takes so long that the page asks each 15 s, for which the run would go on.
     monkeypatch.setattr("fedappeal.views.live.view.ASKED_WITHIN", 0.5)
     ca = str(federation.certs / "ca.crt")
-    remote = RemoteSuperLink(federation.superlink.control_address, read_root_certificates(ca))
-    with live_page(View(SubmittedRun(remote, ca), None, remote), PagePlace(0)) as page:
+    remote = RemoteSuperLink.checked(federation.superlink.control_address, ca)
+    with live_page(View(SubmittedRun(remote), None, remote), PagePlace(0)) as page:
         reading = Reader(page)
         yield reading
     reading.client.close()

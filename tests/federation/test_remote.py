@@ -15,8 +15,12 @@ import pytest
 from client.process.owner import PAUSED
 from client.state.store import DiskStore
 from fedappeal.federation.nodes import PublicKey
+from fedappeal.federation.remote import RemoteSuperLink, ServedCertificate
+from fedappeal.federation.superlink import SuperLink, SuperLinkError
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
+from fedappeal.system.validity import Validity
+from tests.client.certificates import TLS
 from tests.federation.conftest import ENVIRONMENT, Client, Federation
 from tests.warm import WarmPopen
 
@@ -89,6 +93,23 @@ def test_the_run_folder_calls_clients_by_the_keys_that_were_registered(federatio
     assert min(held.values()) >= 5
     listed = json.loads(federation.fedappeal("federation", "list", "--run", str(whole), "--json").out)
     assert {node["client-id"]: node["examples"] for node in listed} == held
+
+
+def test_the_dates_of_its_certificate_are_seen_from_outside(federation: Federation, whole: Path) -> None:
+    remote = RemoteSuperLink.checked(federation.superlink.control_address, str(federation.certs / "ca.crt"))
+    in_file = Validity.of_server((federation.certs / "server.crt").read_bytes())
+    assert ServedCertificate(remote).validity() == in_file
+    assert ServedCertificate(RemoteSuperLink(remote.address)).validity() is None
+
+
+def test_a_second_superlink_on_the_database_is_refused(federation: Federation, whole: Path) -> None:
+    options = [*TLS(federation.certs).options, "--database", str(federation.folder / "state.db")]
+    second = SuperLink(federation.folder / "second", options)
+    process = federation.superlink.pid
+    with pytest.raises(
+        SuperLinkError, match=f"state.db' is not allowed: the SuperLink of process {process} runs on it"
+    ):
+        second.start()
 
 
 def test_the_list_of_runs_says_what_each_is(federation: Federation, whole: Path) -> None:

@@ -5,6 +5,8 @@ What an address names, what listens there, and whom a client trusts.
 
 import ssl
 
+from cryptography import x509
+
 from fedappeal.flower.node.proxy import open_connection
 
 ALPN = "h2"
@@ -24,6 +26,15 @@ def speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
             return True
     except OSError:
         return False
+
+
+def served_certificate(peer: tuple[str, int], timeout: float | None) -> x509.Certificate | None:
+    """Return the certificate that a server shows, whoever signed it; None where it cannot be had."""
+    try:
+        with open_connection(peer, timeout, tls=True) as raw, unverified_context().wrap_socket(raw) as secure:
+            return x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")
+    except (OSError, ValueError):
+        return None
 
 
 def unverified_context() -> ssl.SSLContext:

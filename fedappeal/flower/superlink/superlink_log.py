@@ -1,27 +1,36 @@
 """The log of a SuperLink in this process: one that a person can read.
 
-Three things of Flower's are put right: when a run has ended, each client's word that it received the last message is
+Four things of Flower's are put right: when a run has ended, each client's word that it received the last message is
 logged as an error, though it is none; a client whose calls are refused before they are looked at (its clock is
-wrong, or its signature) is not logged at all; and whoever reaches the port writes a line with each call.
+wrong, or its signature) is not logged at all; whoever reaches the port writes a line with each call; and calls that
+are made again and again are logged as what happened is (they are for ``FLWR_LOG_LEVEL=DEBUG``).
 """
 
 import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.server.superlink.fleet.grpc_rere import node_auth_server_interceptor as authentication
 from flwr.supercore.logger import FLOWER_LOGGER, ConsoleHandler
+
+from fedappeal.system.validity import Validity
 
 _TERMINATOR = "_unary_unary_rpc_terminator"
 _AGAIN_AFTER = 60.0
 _CONFIRMED_LATE = re.compile("Confirm-?Message-?Received.*Run is finished", re.IGNORECASE)
 """The call by its name over gRPC, by its path over HTTP."""
 _CALL = re.compile(r"\[(Fleet\.|/flwr\.proto\.Fleet/|/v1/fleet/)[\w-]+\]")
+_DAY = 24 * 3600.0
+_REPEATED = re.compile(
+    r"ControlServicer\.List|\[(Fleet\.|/flwr\.proto\.Fleet/|/v1/fleet/)(?!(un)?register|(de)?activate)", re.IGNORECASE
+)
+"""Calls that are made with each message, or whenever a command or a page looks."""
 MOST_LINES = 200
 """Lines a minute about one call of the Fleet API."""
 PLAIN = logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
@@ -39,6 +48,16 @@ class Unexpected(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log a record."""
         return not _CONFIRMED_LATE.search(record.getMessage())
+
+
+class EventsOnly(logging.Filter):
+    """A log filter by which what is no event is for debugging."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True; change a record of a repeated call to level DEBUG."""
+        if record.levelno == logging.INFO and _REPEATED.match(record.getMessage()):
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return True
 
 
 class FewOfEachCall(logging.Filter):
@@ -84,11 +103,15 @@ def readable_log(formatter: logging.Formatter = PLAIN) -> None:
     """Make Flower's logger print lines without colours, by default ``HH:MM:SS WARNING text``."""
     FLOWER_LOGGER.addFilter(Unexpected())
     FLOWER_LOGGER.addFilter(FewOfEachCall())
+    FLOWER_LOGGER.addFilter(EventsOnly())
+    level = os.environ.get("FLWR_LOG_LEVEL", "INFO").upper()
+    if level != "DEBUG":
+        logging.getLogger("uvicorn.access").addFilter(lambda record: False)
     for handler in list(FLOWER_LOGGER.handlers):
         if isinstance(handler, ConsoleHandler):
             FLOWER_LOGGER.removeHandler(handler)
     plain = logging.StreamHandler(sys.stdout)
-    plain.setLevel(os.environ.get("FLWR_LOG_LEVEL", "INFO").upper())
+    plain.setLevel(level)
     plain.setFormatter(formatter)
     FLOWER_LOGGER.addHandler(plain)
 
@@ -102,3 +125,24 @@ def log_refusals(clock: Callable[[], float] = time.monotonic) -> None:
         return refuse(reason)
 
     setattr(authentication, _TERMINATOR, logged)
+
+
+def warn_of_ends(certificates: Iterable[tuple[str, Validity]], every: float = _DAY) -> threading.Event:
+    """Warn in this process's log, now and each day, of certificates that end within 30 days; return what ends it.
+
+    Args:
+        certificates: what each is called, with its dates.
+        every: seconds between two warnings.
+    """
+    ended = threading.Event()
+
+    def warn() -> None:
+        while True:
+            for name, validity in certificates:
+                if text := validity.warning(name):
+                    FLOWER_LOGGER.warning(text)
+            if ended.wait(every):
+                return
+
+    threading.Thread(target=warn, name="certificates", daemon=True).start()
+    return ended

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,7 @@ class Ports:
         http: ``HOST:PORT`` of the Fleet API over HTTP; empty: it is served over gRPC alone.
         tls: the files of its certificate and private key; empty: plaintext.
         for_flower: the options without those that are not Flower's.
+        database: the file of the database; None: runs and nodes are kept in memory, or in another kind of database.
     """
 
     host: str
@@ -75,6 +77,7 @@ class Ports:
     http: str = ""
     tls: tuple[str, ...] = ()
     for_flower: tuple[str, ...] = ()
+    database: Path | None = None
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> "Ports":
@@ -98,7 +101,9 @@ class Ports:
         if of_http.fleet_http_address and options.simulation:
             raise ConfigError(f"{FLEET_HTTP[2:]} is not allowed with simulation, which has no Fleet API")
         seen = options.host, fleet, options.enable_supernode_auth, f"{host}:{options.port}", ca
-        return cls(*seen, of_http.fleet_http_address, tuple(tls), tuple(for_flower))
+        kept = options.database != parser.get_default("database") and "://" not in options.database
+        database = Path(options.database) if kept else None
+        return cls(*seen, of_http.fleet_http_address, tuple(tls), tuple(for_flower), database)
 
     def is_own(self, fleet: str) -> bool:
         """Whether a Fleet API port is for one user: on loopback, without keys."""

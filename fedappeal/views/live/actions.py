@@ -3,14 +3,14 @@
 import os
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedappeal.core.plugins import allow_options
+from fedappeal.federation.detached import NotDone as NotDone
+from fedappeal.federation.detached import submit_detached
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.flower.control import ControlError
 from fedappeal.protocol.foreign_text import printable
@@ -19,13 +19,8 @@ from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED, RUNNING, WAIT
 from fedappeal.views.live.settings_file import run_options, settings_files
 
 STOPPED = "stopped"
-_RESUME_WAIT = 300.0
 _NOTHING: Mapping[str, Any] = {"stop": False, "resume": False, "extend": False, "commands": (), "files": ()}
 _ENDED_EARLY = (FAILED, INTERRUPTED, STOPPED)
-
-
-class NotDone(ValueError):
-    """An action was not carried out; the message is one line."""
 
 
 class ForeignRun:
@@ -96,13 +91,11 @@ class SubmittedRun(ForeignRun):
 
     Attributes:
         superlink: the SuperLink.
-        root_certificates: the file of its CA certificate; empty: plaintext.
         runs: folder of settings files with which runs can be started, and of these runs; None: none can.
         allow: packages whose code runs may name.
     """
 
     superlink: RemoteSuperLink
-    root_certificates: str
     runs: Path | None = None
     allow: tuple[str, ...] = ()
 
@@ -127,33 +120,15 @@ class SubmittedRun(ForeignRun):
 
     def resume(self, path: Path, rounds: int = 0) -> str:
         """Submit the continuation of a run; return a confirmation."""
-        total = ["--rounds", str(rounds)] if rounds else []
-        return f"it continues as run {self._detached('resume', str(path), *total, *allow_options(self.allow))}"
+        more = [*(["--rounds", str(rounds)] if rounds else []), *allow_options(self.allow)]
+        return f"it continues as run {submit_detached(self.superlink, 'resume', str(path), *more)}"
 
     def start(self, file: str) -> str:
         """Submit a run with a file's settings; return a confirmation."""
         if self.runs is None or file not in settings_files(self.runs):
             return super().start(file)
-        return f"run {self._detached('submit', *run_options(self.runs / file, self.runs, self.allow))} was started"
-
-    def _detached(self, command: str, *options: str) -> str:
-        """Return the id of the run that a command submits.
-
-        Raises:
-            NotDone: it submits none; with what it says.
-        """
-        words = [command, *options, "--detach", "--superlink", self.superlink.address]
-        words += ["--root-certificates", self.root_certificates] if self.root_certificates else []
-        start = [sys.executable, "-P", "-m", "fedappeal.cli.main", *words]
-        try:
-            done = subprocess.run(start, capture_output=True, text=True, timeout=_RESUME_WAIT, check=False)
-        except subprocess.TimeoutExpired:
-            raise NotDone(f"nothing was heard of it for {_RESUME_WAIT:g} s: {shlex.join(words)}") from None
-        output = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip().splitlines()
-        last = printable(output[-1]) if output else f"exit code {done.returncode}"
-        if done.returncode != 0:
-            raise NotDone(last)
-        return last
+        options = run_options(self.runs / file, self.runs, self.allow)
+        return f"run {submit_detached(self.superlink, 'submit', *options)} was started"
 
 
 def _command(what: str, path: Path | None, more: str = "") -> dict[str, str]:

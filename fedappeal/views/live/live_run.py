@@ -123,6 +123,7 @@ class LiveRun:
             "awaited": self._awaits(figure(settings.get("clients"))) if self.state == WAITING else "",
             "round": self._snapshot.begun,
             "since": self._snapshot.since,
+            "restarted": self._snapshot.restarted,
             "last": self._snapshot.last_round,
             "total": total,
             "left": left if running else None,

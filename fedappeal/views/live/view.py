@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.remote import RemoteSuperLink, ServedCertificate
 from fedappeal.flower.control import ControlError, ListedRun, Node
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import RunFolder
@@ -62,7 +62,8 @@ class View:
         self._connected = RunClients()
         """The SuperLink's nodes, where there is no run."""
         self._runs: list[ListedRun] = []
-        self._problem = ""
+        self._problem, self._warning = "", ""
+        self._certificate = ServedCertificate(superlink)
         self._next_question = 0.0
         self._starting = threading.Lock()
         self._shown: dict[str, Any] = {}
@@ -207,6 +208,9 @@ class View:
             self._problem = ""
         except ControlError as error:
             nodes, self._problem = None, printable(error)
+        self._certificate.superlink = superlink
+        dates = self._certificate.validity()
+        self._warning = dates.warning(f"the certificate of {superlink.address}") if dates else ""
         now = self._clock()
         # The whole time counts, for most of it is the SuperLink's; on a busy machine it is longer than the work.
         self._next_question = now + min(ASKED_WITHIN, max(ASKED_EVERY, (now - began) / SHARE))
@@ -266,6 +270,7 @@ class View:
             superlink = {
                 "address": self.superlink.address,
                 "problem": self._problem,
+                "warning": self._warning,
                 "runs": [
                     {**item.as_dict(), "under-way": item.status in _UNDER_WAY, "seen": self._folder(item) is not None}
                     for item in self._runs[: -MOST_RUNS - 1 : -1]

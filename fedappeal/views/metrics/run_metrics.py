@@ -17,6 +17,7 @@ from fedappeal.record.decisions import decisions_of
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.validity import Validity
 from fedappeal.views.metrics.catalogue import metrics_in
 from fedappeal.views.metrics.serving import CountConnected
 from strategies.rounds.round import ABSENT, COUNTED
@@ -42,15 +43,23 @@ class FolderMetrics(CollectorRegistry):
     Args:
         latest: returns the folder, asked each time: beside a SuperLink that of its latest run; None: there is none.
         connected: counts the connected clients; None: the run has no connections.
+        validity: returns the dates of the SuperLink's certificate; None: it has none, or they are not known.
     """
 
-    def __init__(self, latest: Callable[[], Path | None], connected: CountConnected | None = None) -> None:
+    def __init__(
+        self,
+        latest: Callable[[], Path | None],
+        connected: CountConnected | None = None,
+        validity: Callable[[], Validity | None] = lambda: None,
+    ) -> None:
         super().__init__()
         self._latest, self._folder = latest, _NOWHERE
         self._connected = connected
         self._clients: Gauge | None = None
         if connected is not None:
             self._clients = Gauge("fedappeal_clients_connected", "Clients connected to the SuperLink", registry=self)
+        words = "When the SuperLink's certificate ends, since 1970"
+        self._validity, self._end = validity, Gauge("fedappeal_certificate_end_seconds", words, registry=None)
         self._follower = Follower(_NOWHERE)
         self._run: RunMetrics | None = None
         self._alone = threading.Lock()
@@ -64,6 +73,9 @@ class FolderMetrics(CollectorRegistry):
             with suppress(OSError, ConfigError):  # the folder may not be there yet, or be seen no more
                 self._read()
             families: list[MetricFamily] = [*super().collect()]
+            if dates := self._validity():
+                self._end.set(dates.end.timestamp())
+                families += self._end.collect()
             families += self._run.registry.collect() if self._run else []
         yield from families
 

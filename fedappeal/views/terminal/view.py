@@ -12,6 +12,7 @@ from rich.table import Table
 from fedappeal.protocol.foreign_text import SHOWN_ID, printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CLIENTS, LINE, TABLE, Column, shown_in
+from fedappeal.record.lines import RESTARTED
 from fedappeal.record.looks import LOOKS, NOT_ASKED, ON_REQUEST, REFUSED, SURPLUS, look_of
 from fedappeal.record.reader import Record, Snapshot
 from fedappeal.runs.plan import RunPlan, influence_line
@@ -147,6 +148,8 @@ class RunView:
             self._say(f"{text}: {printable(line['reason'])} (called again in {line['seconds']} s)", style="yellow")
         elif line["event"] == "open":
             self._say(OPEN, style="yellow")
+        elif line["event"] == RESTARTED:
+            self._say("the SuperLink is back, and continues the run", style="yellow")
         elif line["event"] == "resumed" and line["round"]:
             self._say(f"continued after round {line['round']}")
         elif line["event"] == "round":

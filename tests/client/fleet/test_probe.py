@@ -1,6 +1,7 @@
 """Why a SuperLink cannot be reached, asked of real gRPC servers (a SuperLink's Fleet API is one)."""
 
 import contextlib
+import re
 import socket
 import ssl
 import threading
@@ -78,15 +79,29 @@ def test_a_certificate_is_refused_for_its_issuer_name_or_date(
     reason = reason_of(Connection(superlink=address, root_certificates=str(no_certificate)))
     assert reason == f"root-certificates = '{no_certificate}' holds no certificate in PEM format"
 
-    old = certificates.make(tmp_path / "old", days=-3)
+
+def test_dates_of_a_server_and_of_its_ca_are_told_apart(tmp_path: Path) -> None:
+    old = certificates.make(tmp_path / "old", days=-3, ca_days=1)
+    expired, early = (
+        certificates.make(tmp_path / "expired", days=-3),
+        certificates.make(tmp_path / "early", first_day=2),
+    )
     server = grpc.server(ThreadPoolExecutor(1))
     credentials = grpc.ssl_server_credentials([(old.key.read_bytes(), old.certificate.read_bytes())])
-    port = server.add_secure_port("127.0.0.1:0", credentials)
+    address = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', credentials)}"
     server.start()
-    reason = reason_of(Connection(superlink=f"127.0.0.1:{port}", root_certificates=str(old.ca)))
-    server.stop(None)
-    assert reason is not None
-    assert "is not valid now: certificate has expired; this clock says 20" in reason
+    moment = r"20\d\d-\d\d-\d\d \d\d:\d\d UTC"
+    try:
+        for ca, wanted in (
+            (old.ca, f"the certificate of {address} expired at {moment}; this clock says {moment}"),
+            (expired.ca, f"the certificate of root-certificates = '{expired.ca}' expired at {moment}; .* new one"),
+            (early.ca, f"the certificate of .*'{early.ca}' is not valid before {moment}; .* set the clock right.*"),
+        ):
+            reason = reason_of(Connection(superlink=address, root_certificates=str(ca)))
+            assert reason is not None
+            assert re.fullmatch(wanted, reason)
+    finally:
+        server.stop(None)
 
 
 def test_nothing_there_nobody_known_and_nobody_answering() -> None:

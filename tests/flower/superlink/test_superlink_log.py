@@ -3,6 +3,7 @@
 import inspect
 import logging
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 
 import grpc
@@ -18,11 +19,14 @@ from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.superlink.superlink_log import (
     MEANINGS,
     MOST_LINES,
+    EventsOnly,
     FewOfEachCall,
     Unexpected,
     log_refusals,
     readable_log,
+    warn_of_ends,
 )
+from fedappeal.system.validity import Validity
 from tests.flower.conftest import Server
 
 
@@ -130,7 +134,15 @@ def test_flowers_logger_prints_plain_lines(
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     assert any(isinstance(handler, ConsoleHandler) for handler in FLOWER_LOGGER.handlers), "what is replaced"
     assert FLOWER_LOGGER.name == "flwr", "the name by which a client's process makes it quiet"
+    access = logging.getLogger("uvicorn.access")
+    monkeypatch.setattr(access, "filters", [])
+    monkeypatch.setenv("FLWR_LOG_LEVEL", "debug")
     readable_log()
+    assert not access.filters, "a line for each request is for debugging"
+    monkeypatch.delenv("FLWR_LOG_LEVEL")
+    readable_log()
+    assert not access.filter(logging.LogRecord("", logging.INFO, "", 0, "POST", None, None))
+    FLOWER_LOGGER.handlers = FLOWER_LOGGER.handlers[:1]
     FLOWER_LOGGER.warning("a line")
     [line] = [line for line in capsys.readouterr().out.splitlines() if "a line" in line]
     assert line[8:] == " WARNING a line"
@@ -139,3 +151,38 @@ def test_flowers_logger_prints_plain_lines(
 
 def test_the_superlink_is_a_function_that_reads_the_command_line() -> None:
     assert not inspect.signature(flower_superlink).parameters
+
+
+def test_a_certificate_that_ends_soon_is_warned_of_again_and_again(logged: pytest.LogCaptureFixture) -> None:
+    now = datetime.now(UTC)
+    soon, late = (Validity(now, now + timedelta(days=days)) for days in (20, 40))
+    ended = warn_of_ends([("the one", soon), ("the other", late)], every=0.01)
+    deadline = time.monotonic() + 10
+    while len(logged.messages) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    ended.set()
+    assert len(logged.messages) >= 3
+    assert {text.partition(" ends")[0] for text in logged.messages} == {"the one"}
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("ControlServicer.ListRuns", False),
+        ("ControlServicer.ListNodes", False),
+        ("[Fleet.PushMessages] Push replies from node_id=1", False),
+        ("[/flwr.proto.Fleet/PullMessages] x", False),
+        ("[/v1/fleet/pull-object] x", False),
+        ("ControlServicer.StartRun", True),
+        ("[Fleet.RegisterNode] Registered node_id=1", True),
+        ("[/v1/fleet/deactivate-node] x", True),
+        ("[Fleet.UnregisterNode] Unregistered node_id=1", True),
+    ],
+)
+def test_events_are_logged_and_calls_that_are_made_again_and_again_are_for_debugging(text: str, event: bool) -> None:
+    record = logging.LogRecord("flwr", logging.INFO, "", 0, text, None, None)
+    assert EventsOnly().filter(record)
+    assert (record.levelno, record.levelname) == ((logging.INFO, "INFO") if event else (logging.DEBUG, "DEBUG"))
+    failed = logging.LogRecord("flwr", logging.ERROR, "", 0, text, None, None)
+    assert EventsOnly().filter(failed)
+    assert failed.levelno == logging.ERROR, "what went wrong is said in any case"

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -168,3 +169,11 @@ def test_a_fleet_port_that_is_taken_is_one_line() -> None:
             ConfigError, match=f"^fleet-api-address = '{address}' is not allowed: Address already in use"
         ):
             Ports.of(["--insecure", "--fleet-api-address", address]).listen()
+
+
+@pytest.mark.parametrize(
+    ("options", "database"),
+    [("--database state.db", "state.db"), ("--database sqlite:////tmp/state.db", None), ("", None)],
+)
+def test_a_database_in_a_file_is_known(options: str, database: str | None) -> None:
+    assert Ports.of([*OPTIONS, *options.split()]).database == (Path(database) if database else None)

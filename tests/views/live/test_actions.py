@@ -13,7 +13,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
 
 RUN = Path("/srv/my runs/first")
-REMOTE = SubmittedRun(RemoteSuperLink("127.0.0.1:8000"), "ca.crt")
+REMOTE = SubmittedRun(RemoteSuperLink("127.0.0.1:8000", None, "ca.crt"))
 
 
 def test_a_run_of_another_process_has_commands_in_place_of_buttons() -> None:
@@ -75,7 +75,7 @@ def test_resuming_is_the_command_without_waiting(monkeypatch: pytest.MonkeyPatch
     assert command[:5] == [sys.executable, "-P", "-m", "fedappeal.cli.main", "resume"]
     where = ["--superlink", "127.0.0.1:8000", "--root-certificates", "ca.crt"]
     assert command[5:] == [str(RUN), "--detach", *where]
-    SubmittedRun(REMOTE.superlink, "", allow=("mine", ".")).resume(RUN, 40)
+    SubmittedRun(RemoteSuperLink("127.0.0.1:8000"), allow=("mine", ".")).resume(RUN, 40)
     more = ["--rounds", "40", "--allow", "mine", "--allow", "."]
     assert commands[1][5:] == [str(RUN), *more, "--detach", "--superlink", "127.0.0.1:8000"]
 
@@ -95,7 +95,7 @@ def test_a_run_is_started_from_a_settings_file_of_the_folder_that_was_named(
         (tmp_path / f"{name}.toml").write_text(text)
     (tmp_path / "large.toml").write_text("#" * 70_000)
     os.mkfifo(tmp_path / "pipe.toml")
-    actions = SubmittedRun(RemoteSuperLink("127.0.0.1:8000"), "", tmp_path)
+    actions = SubmittedRun(RemoteSuperLink("127.0.0.1:8000"), tmp_path)
     files = ["bad.toml", "daily.toml", "deep.toml", "foreign.toml", "large.toml", "no.toml", "out.toml", "pipe.toml"]
     assert actions.offers("", "", None)["files"] == files
     assert actions.start("daily.toml") == "run 9 was started"

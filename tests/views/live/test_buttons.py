@@ -1,7 +1,7 @@
 """Every button of the operator's page in a real browser, first wide, then narrow, and what the SuperLink is asked."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,6 @@ FIRST, SECOND = 17_446_744_073_709_551_615, 9_446_744_073_709_551_616
 ROUNDS = [{"accuracy": 0.6 + 0.05 * n, "gm_appeal": 0.1 * n} for n in range(5)]
 
 
-@dataclass(frozen=True)
-class Commands(SubmittedRun):
-    """A SuperLink's actions whose commands are taken down."""
-
-    commands: list[list[str]] = field(default_factory=list)
-
-    def _detached(self, command: str, *options: str) -> str:
-        self.commands.append([command, *options])
-        return str(100 + len(self.commands))
-
-
 def test_an_operator_uses_each_button(
     chromium: Any, tmp_path: Path, superlink: SuperLinkOfTests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +42,14 @@ def test_an_operator_uses_each_button(
         return True
 
     monkeypatch.setattr(RemoteSuperLink, "stop_run", stop_run)
-    asked = Commands(SUPERLINK, "", tmp_path)
+    commands: list[list[str]] = []
+
+    def submit_detached(superlink: RemoteSuperLink, *command: str) -> str:
+        commands.append([*command])
+        return str(100 + len(commands))
+
+    monkeypatch.setattr("fedappeal.views.live.actions.submit_detached", submit_detached)
+    asked = SubmittedRun(SUPERLINK, tmp_path)
     running = RunFolder.open(second).alone()
     running.__enter__()
     with live_page(View(asked, None, SUPERLINK), PagePlace(0)) as served, new_page(chromium) as visited:
@@ -107,7 +103,7 @@ def test_an_operator_uses_each_button(
         page.get_by_label("settings").select_option("weekly.toml")
         press("Start a run")
         said("run 103 was started")
-        resumed, continued, (submitted, clients, out) = asked.commands
+        resumed, continued, (submitted, clients, out) = commands
         assert (resumed, continued) == (["resume", str(first), "--rounds", "12"], ["resume", str(second)])
         assert (submitted, clients) == ("submit", "--clients=3")
         assert re.fullmatch(rf"--out={tmp_path}/\d{{8}}-\d{{6}}-weekly", out)

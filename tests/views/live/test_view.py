@@ -1,14 +1,16 @@
 """What open pages are told: sections that changed, new rounds, and everything where a run was read anew."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.remote import RemoteSuperLink, ServedCertificate
 from fedappeal.flower.control import ControlError, ListedRun, Node
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY
+from fedappeal.system.validity import Validity
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
 from fedappeal.views.live.view import ASKED_EVERY, View
 from tests.views.comparison.recorded import a_run
@@ -136,7 +138,7 @@ def test_a_superlink_that_is_slow_is_asked_less_often(tmp_path: Path, monkeypatc
 
 def test_without_a_run_the_superlinks_latest_is_shown(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
     clock, pages = Clock(), Pages()
-    view = View(SubmittedRun(SUPERLINK, ""), None, SUPERLINK, clock=clock)
+    view = View(SubmittedRun(SUPERLINK), None, SUPERLINK, clock=clock)
     superlink.nodes = [Node("key-1", 1, "anna", "online", "", "")]
     superlink.runs = [
         a_listed_run(1, "completed", ""),
@@ -178,6 +180,20 @@ def test_a_superlink_that_is_away_is_said_and_nodes_count_as_unknown(
     assert sections["clients"]["online"] is None
 
 
+@pytest.mark.parametrize(("days", "warned"), [(20, True), (40, False)])
+def test_a_certificate_that_ends_soon_is_said(
+    days: int, warned: bool, superlink: SuperLinkOfTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = datetime.now(UTC) + timedelta(days=days)
+    monkeypatch.setattr(ServedCertificate, "validity", lambda _: Validity(end - timedelta(days=90), end))
+    pages = Pages()
+    View(ForeignRun(), None, SUPERLINK).refresh(pages)
+    text = (
+        f"the certificate of 127.0.0.1:8000 ends at {end:%Y-%m-%d %H:%M} UTC: renew it and start the SuperLink again"
+    )
+    assert dict(pages.told)["superlink"]["warning"] == (text if warned else "")
+
+
 class Asked(ForeignRun):
     """Actions that take down what they were asked."""
 
@@ -212,7 +228,7 @@ def test_a_stopped_run_is_known_from_the_superlink(tmp_path: Path, superlink: Su
     path = a_run(tmp_path / "run", [])
     RunFolder.open(path).record(runtime={"kind": "submitted"})
     superlink.runs = [a_listed_run(1, "stopped", path)]
-    view, pages = View(SubmittedRun(SUPERLINK, ""), path, SUPERLINK), Pages()
+    view, pages = View(SubmittedRun(SUPERLINK), path, SUPERLINK), Pages()
     with RunFolder.open(path).alone():  # its process is ending
         view.refresh(pages)
     sections = dict(pages.told)

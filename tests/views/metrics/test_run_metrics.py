@@ -6,6 +6,7 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedappeal.runs.launch.superlink import LocalProcesses, Submission
 from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
+from fedappeal.system.validity import Validity
 from fedappeal.views.live.actions import ForeignRun
 from fedappeal.views.live.view import View
 from fedappeal.views.metrics.run_metrics import KINDS, OTHER, kind_of
@@ -79,6 +81,15 @@ def metrics_of(folder: Path, count: int | None = None) -> Any:
     from fedappeal.views.metrics.run_metrics import FolderMetrics
 
     return FolderMetrics(lambda: folder, (lambda: count) if count is not None else None)
+
+
+def test_a_certificates_end_is_a_metric_where_there_is_one(run_folder: Path) -> None:
+    from fedappeal.views.metrics.run_metrics import FolderMetrics
+
+    end = datetime(2027, 1, 2, tzinfo=UTC)
+    registry = FolderMetrics(lambda: run_folder, validity=lambda: Validity(end - timedelta(days=9), end))
+    assert samples(registry)["fedappeal_certificate_end_seconds"] == 1798848000  # date --date=2027-01-02Z +%s
+    assert "fedappeal_certificate_end_seconds" not in samples(metrics_of(run_folder))
 
 
 def test_a_runs_metrics_are_sums_over_its_lines(run_folder: Path) -> None:

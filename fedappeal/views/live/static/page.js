@@ -29,6 +29,11 @@ function showRun() {
     : listed && listed.strategy ? `${listed.strategy} on ${listed.task}` : "No run yet";
   byId("where").textContent = run ? `${run.folder}${run.seed === null ? "" : `, seed ${run.seed}`}`
     : listed ? listed.folder : "";
+  byId("restarted").hidden = !run || !run.restarted;
+  if (run && run.restarted) {
+    const moment = minute(new Date(1000 * run.restarted).toISOString());
+    byId("restarted").textContent = `The SuperLink came back at ${moment} (UTC), and continued this run.`;
+  }
   const bar = byId("progress");
   bar.hidden = !run || !run.total;
   if (run && run.total) {
@@ -156,6 +161,8 @@ function showRuns() {
   byId("runs-part").hidden = !superlink || !(superlink.runs.length || superlink.problem);
   if (!superlink) return;
   byId("superlink").textContent = superlink.problem || `SuperLink ${superlink.address}`;
+  byId("warning").textContent = superlink.warning;
+  byId("warning").hidden = !superlink.warning;
   byId("latest").hidden = superlink.latest;
   fill("runs", superlink.runs.map(run => {
     const id = run["run-id"], is = id === superlink.shown, can = [];

@@ -1,0 +1,114 @@
+"""How a SuperLink that comes back on its database continues the runs that were under way when it ended."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedappeal.core.plugins import allow_options
+from fedappeal.federation.detached import NotDone, submit_detached
+from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.flower.control import ControlError, ListedRun
+from fedappeal.flower.superlink.superlink_process import Ports
+from fedappeal.flower.superlink.unfinished_runs import unfinished_runs
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import RESTARTED
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
+
+_log = logging.getLogger("flwr")  # the one that a SuperLink's process shows
+_LOOK = 0.5
+_PATIENCE = 60.0
+"""Seconds in which the SuperLink has to answer, and a run's earlier server process to end."""
+
+
+class UnfinishedRuns:
+    """The runs that are to be continued, kept beside the database until each is.
+
+    Args:
+        database: the database's file; the SuperLink has it alone, and has not begun.
+
+    Raises:
+        ConfigError: the database or the file beside it cannot be read.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._file = database.with_name(f"{database.name}.continue")
+        before = self._file.read_text(encoding="utf-8").split() if self._file.exists() else []
+        if not all(word.isascii() and word.isdigit() for word in before):
+            raise ConfigError(f"file '{self._file}' is not allowed: ids of runs; delete it to continue none of them")
+        self.ids = list(dict.fromkeys([*map(int, before), *unfinished_runs(database)]))
+        self._keep()
+
+    def settled(self, run_id: int) -> None:
+        """Forget a run, which continues or never will."""
+        self.ids.remove(run_id)
+        self._keep()
+
+    def _keep(self) -> None:
+        if self.ids:
+            replace_file(self._file, "".join(f"{run_id}\n" for run_id in self.ids).encode())
+        else:
+            self._file.unlink(missing_ok=True)
+
+
+def continue_unfinished(ports: Ports, allow: Sequence[str] = ()) -> None:
+    """Continue the runs of a SuperLink's database that were under way, as soon as it answers.
+
+    Args:
+        ports: of the SuperLink, which begins in this process when this has returned.
+        allow: packages whose code the runs may name.
+
+    Raises:
+        ConfigError: it has no database, or one that cannot be read.
+    """
+    if ports.database is None:
+        raise ConfigError("resume is not allowed without a database: give --database FILE, which keeps the runs")
+    unfinished = UnfinishedRuns(ports.database)
+    superlink = RemoteSuperLink.checked(ports.control, ports.ca)
+    if unfinished.ids:
+        threading.Thread(
+            target=_continue, args=(superlink, unfinished, allow), name="continuing", daemon=True
+        ).start()
+
+
+def _continue(superlink: RemoteSuperLink, unfinished: UnfinishedRuns, allow: Sequence[str]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            runs = superlink.runs()
+            break
+        except ControlError as error:
+            if time.monotonic() > deadline:
+                _log.error("the runs that were under way are not continued: %s", error)
+                return
+            time.sleep(_LOOK)
+    for run in (run for run in runs if run.run_id in unfinished.ids):
+        later = [other for other in runs if other.folder == run.folder and other.started > run.started]
+        try:
+            if run.status not in ("completed", "stopped") and not later:
+                began = f"run {run.run_id} was under way when the SuperLink ended"
+                _log.warning("%s: it continues as run %s", began, _continued(superlink, run, allow))
+            superlink.stop_run(run.run_id)  # Flower would wait for its process, and clients would answer it
+        except (ControlError, ConfigError, NotDone) as error:
+            _log.error("run %s was under way, and does not continue: %s", run.run_id, error)
+        unfinished.settled(run.run_id)
+
+
+def _continued(superlink: RemoteSuperLink, run: ListedRun, allow: Sequence[str]) -> str:
+    """Return the id of the run that continues another one.
+
+    Raises:
+        ConfigError, NotDone: there is none.
+    """
+    if not run.folder:
+        raise NotDone("it is not one of fedappeal's")
+    folder, deadline = RunFolder.open(Path(run.folder).absolute()), time.monotonic() + _PATIENCE
+    while RunFolder.is_held(folder.path) and time.monotonic() < deadline:
+        time.sleep(_LOOK)  # its server process ends by itself
+    with folder.alone():
+        for line in folder.mend():
+            _log.warning(line)
+        folder.event(RESTARTED, run=run.run_id)
+    return submit_detached(superlink, "resume", str(folder.path), *allow_options(allow))

@@ -1,0 +1,72 @@
+"""Which runs a SuperLink continues when it comes back, and what it keeps of them until it has."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from fedappeal.federation import continuing
+from fedappeal.federation.continuing import UnfinishedRuns, continue_unfinished
+from fedappeal.federation.detached import NotDone
+from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.flower.control import ListedRun
+from fedappeal.flower.superlink.superlink_process import Ports
+from fedappeal.settings.config import ConfigError
+from tests.views.comparison.recorded import a_run
+
+
+def test_what_is_to_continue_outlives_a_superlink_that_ends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower has called these runs failed by the next start, and its database names others."""
+    named = [[3, 2**63], [5], []]
+    monkeypatch.setattr(continuing, "unfinished_runs", lambda database: named.pop(0))
+    first, second = (UnfinishedRuns(tmp_path / "state.db") for _ in range(2))
+    assert (first.ids, second.ids) == ([3, 2**63], [3, 2**63, 5])
+    for run_id in (3, 2**63, 5):
+        second.settled(run_id)
+    assert UnfinishedRuns(tmp_path / "state.db").ids == []
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "state.db.continue").write_text("seven\n")
+    with pytest.raises(ConfigError, match=r"state\.db\.continue' is not allowed: ids of runs; delete it"):
+        UnfinishedRuns(tmp_path / "state.db")
+
+
+def test_without_a_database_there_is_nothing_to_continue() -> None:
+    with pytest.raises(ConfigError, match="resume is not allowed without a database: give --database FILE"):
+        continue_unfinished(Ports.of(["--insecure"]))
+
+
+def test_each_folder_continues_once_and_what_cannot_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    one, two = (a_run(tmp_path / name, []) for name in ("one", "two"))
+    rows = [("failed", one), ("stopped", two), ("running", ""), ("running", tmp_path / "gone"), ("running", one)]
+    runs = [ListedRun(k, row[0], "", "", f"2026-01-0{k}", "", str(row[1])) for k, row in enumerate(rows, 1)]
+    stopped: list[int] = []
+    commands: list[tuple[str, ...]] = []
+
+    def submit(superlink: RemoteSuperLink, *command: str) -> str:
+        commands.append(command)
+        if len(commands) == 2:
+            raise NotDone("no such package")
+        return "9"
+
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: runs)
+    monkeypatch.setattr(RemoteSuperLink, "stop_run", lambda superlink, run_id: stopped.append(run_id))
+    monkeypatch.setattr(continuing, "submit_detached", submit)
+    monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [1, 2, 3, 4, 5])
+    continuing._continue(RemoteSuperLink("h:1"), unfinished := UnfinishedRuns(tmp_path / "state.db"), ["mine"])
+    assert unfinished.ids == []
+    assert commands == [("resume", str(one), "--allow", "mine")], "of run 1 the later run 5 has the folder"
+    assert stopped == [1, 2, 5]
+    third, fourth, fifth = caplog.messages
+    assert third == "run 3 was under way, and does not continue: it is not one of fedappeal's"
+    assert fourth.startswith("run 4 was under way, and does not continue: ")
+    assert fifth == "run 5 was under way when the SuperLink ended: it continues as run 9"
+
+    runs[:] = [ListedRun(6, "running", "", "", "2026-01-06", "", str(two))]
+    monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [6])
+    continuing._continue(RemoteSuperLink("h:1"), UnfinishedRuns(tmp_path / "state.db"), [])
+    assert caplog.messages[-1] == "run 6 was under way, and does not continue: no such package"
