@@ -1,7 +1,8 @@
 """A dry run of a run's own plug-ins: a few tiny rounds that find mistakes.
 
 Three clients of the run's task train a few steps: packed as models travel in deployed runs, the same broken off and
-taken up again from its checkpoint, and with one array a layer, side by side where that is possible.
+taken up again from its checkpoint, and with one array a layer, side by side where that is possible. A large model is
+trained by one client in one round, and the run's other plug-ins are tried on a small one.
 """
 
 import logging
@@ -24,6 +25,7 @@ from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.system.files import read_safetensors
+from fedappeal.system.wording import plural
 from fedappeal.tasks.fit import check_fit
 from fedappeal.tasks.share import initial_arrays
 from fedappeal.tasks.task import Task
@@ -38,6 +40,9 @@ _TINY: dict[str, Any] = {
     **{"initial_model": "", "resume": False, "schedule_rounds": 0},
     **{"local_steps": 2, "local_epochs": 0, "batch_size": 4},
 }
+LARGE = 16 << 20
+"""Bytes of a model above which it is trained once, in one round; all else is tried on a small one."""
+_ONCE: dict[str, Any] = {"clients": 1, "rounds": 1, "local_steps": 1}
 CONDITIONS: tuple[dict[str, Any], ...] = (
     {},
     {"clients_per_round": 2, "ask_on": False},
@@ -47,6 +52,8 @@ CONDITIONS: tuple[dict[str, Any], ...] = (
     {"influence": "bounded"},
 )
 """What a strategy has to stand: all clients, a sample, that some leave, come and go, only evaluate; bounds."""
+_SMALL = {"task": "synth", "model": "auto", "partition": "auto", "share": "auto", "initial_model": ""}
+"""Settings of a task whose data every machine has, and of its small model."""
 _FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "make", "reply", "train")
 """Methods one of which is meant where an error came through no line of the author's."""
 
@@ -75,8 +82,7 @@ def for_submission(plan: RunPlan) -> RunPlan:
             plan.task.check()
             plan.task.load(0)
             return plan
-    names = {"task": "synth", "model": "auto", "partition": "auto", "share": "auto", "initial_model": ""}
-    return replace(plan, plugins=_trimmed(plan.config.model_copy(update=names)))
+    return replace(plan, plugins=_trimmed(plan.config.model_copy(update=_SMALL)))
 
 
 def _trimmed(config: RunConfig, given: Objects = NO_OBJECTS) -> Plugins:
@@ -99,13 +105,29 @@ def _mistakes(plan: RunPlan, device: str) -> Iterator[str]:
             yield with_place(line, author, *methods)
             return
     policies = [name for name, policy in run.policies.items() if not is_ours(policy)]
-    alone = any(not is_ours(plugin) for plugin in (run.strategy, run.rule, run.requirement, type(task)))
-    for policy in [*(["always"] if alone or run.model is not None else []), *policies]:
-        dry = DryRun(plan.config, task, policy, device, run.given)
+    others = any(not is_ours(plugin) for plugin in (run.strategy, run.rule, run.requirement))
+    owns_model = not is_ours(type(task)) or run.model is not None
+    given, config = run.given, plan.config
+    if (size := _model_bytes(task, config.seed)) > LARGE:
+        if owns_model:
+            log = logging.getLogger("fedappeal")
+            log.warning("checking: the model of %.0f MB is trained for one round", size / 1e6)
+            lines = list(DryRun(config, task, "always", device, given, _ONCE).findings())
+            yield from lines
+            if lines or not (others or policies):
+                return
+        small = replace(plan, plugins=_trimmed(config.model_copy(update=_SMALL), replace(given, task=None)))
+        task, given, config, owns_model = small.task, small.plugins.given, small.config, False
+    for policy in [*(["always"] if others or owns_model else []), *policies]:
+        dry = DryRun(config, task, policy, device, given)
         lines = list(dry.findings())
         yield from lines
         if lines:
             return
+
+
+def _model_bytes(task: Task, seed: int) -> int:
+    return sum(parameter.nbytes for parameter in task.initial_model(seed).parameters())
 
 
 @dataclass(frozen=True)
@@ -129,19 +151,22 @@ class DryRun:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def findings(self) -> Iterator[str]:
-        """Yield a line for each thing that is wrong."""
+        """Yield a line for each thing that is wrong; of a large model that is run once, what one round shows."""
         whole = self.outcome()
         yield from whole.lines
         if whole.lines:
             return
-        if not whole.joined:
+        if not whole.joined and self.more != _ONCE:
             logging.getLogger("fedappeal").warning(
                 "participation = '%s': no client would join after the mandatory round, in %d rounds of a dry run",
                 *(self.policy, ROUNDS - 1),
             )
         trains = self.policy == "always" and not whole.kept
         if trains and alike(whole.model, initial_arrays(self.task, self.config.seed)):
-            yield self._placed(f"the model is still the initial one after {ROUNDS} rounds that all clients joined")
+            rounds = plural(self.more.get("rounds", ROUNDS), "round")
+            yield self._placed(f"the model is still the initial one after {rounds} that all clients joined")
+            return
+        if self.more == _ONCE:
             return
         resumed = self.outcome(broken=True)
         yield from resumed.lines

@@ -17,8 +17,9 @@ from fedappeal.cli.command_observers import CommandObservers
 from fedappeal.cli.start import start_simulations
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.runs import dry_round
 from fedappeal.runs.checks import check_learns_here
-from fedappeal.runs.dry_round import CONDITIONS
+from fedappeal.runs.dry_round import CONDITIONS, DryRun
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.launch.observers import RunUnfinished
 from fedappeal.runs.launch.superlink import Submission
@@ -99,6 +100,47 @@ def test_an_import_does_not_excuse_a_model_that_never_changes(mine: Path) -> Non
     write(mine, "from strategies.rounds.round import KEEP_MODEL\n" + textwrap.dedent(code[0]))
     with pytest.raises(ConfigError, match=code[1]):
         check_own(f"{mine.stem}:X", {"clients": 4})
+
+
+NET = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+"""
+
+
+def test_a_large_model_is_trained_once_and_all_else_is_tried_on_a_small_one(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dry_round, "LARGE", 1000)
+    tried: list[tuple[str, int]] = []
+    outcome = DryRun.outcome
+
+    def noted(dry: DryRun, **how: Any) -> Any:
+        tried.append((dry.task.name, dry.more.get("rounds", dry_round.ROUNDS)))
+        return outcome(dry, **how)
+
+    monkeypatch.setattr(DryRun, "outcome", noted)
+    learns = "class X(FedAvg): ...\n"
+    write(mine, NET + learns)
+    check_own(f"{mine.stem}:Net", {"clients": 4})
+    assert tried == [("digits", 1)]
+    assert caplog.messages == ["checking: the model of 0 MB is trained for one round"]
+    tried.clear()
+    check_own(f"{mine.stem}:X", {"clients": 4, "model": f"{mine.stem}:Net"})
+    assert tried == [("digits", 1), *3 * [("synth", 3)]]
+    tried.clear()
+    check_own(f"{mine.stem}:X", {"clients": 4})
+    assert tried == 3 * [("synth", 3)], "of a large model of fedappeal's nothing is tried"
+    tried.clear()
+    frozen = mine.with_name(f"frozen_{mine.name}")
+    write(frozen, NET.replace("x.flatten(1)", "x.flatten(1) * 0").replace("10)", "10, bias=False)"))
+    with pytest.raises(ConfigError, match="the model is still the initial one after 1 round that all clients joined"):
+        check_own(f"{frozen.stem}:Net", {"clients": 4})
+    assert tried == [("digits", 1)]
 
 
 def test_a_model_may_have_more_outputs_in_training(mine: Path) -> None:
