@@ -54,6 +54,8 @@ class Clients:
         kind = message.metadata.message_type.removesuffix(".default")
         asks = context.node_config.get("approve", ANY) != ANY
         if asks and (outcome := held_back(node_of(context.node_config), question, kind)) is not None:
+            if kind != MessageType.QUERY:
+                raise ConfigError(f"this client takes no part in this run: {outcome.why}")
             return outcome
         if kind == MessageType.TRAIN:
             return answers.train(self._participants.of(context, message), question)

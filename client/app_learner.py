@@ -23,6 +23,8 @@ from fedappeal.settings.config import ConfigError
 WARM_UP, JOINED = "warm-up", "batches"
 """Purposes of a `Job`: training alone for the requirement, and for a round that was joined."""
 _PROGRESS, _LATEST, _SIZE = "solo-progress", "latest-measurement", "examples"
+_PULL = "proximal-mu"
+"""How strongly FedProx's clients stay near the global model, of which training alone knows none."""
 _LOSS, _ACCURACY = re.compile(r"loss\Z", re.IGNORECASE), re.compile(r"(acc|accuracy)\Z", re.IGNORECASE)
 
 
@@ -323,6 +325,9 @@ class AppLearner(Learner):
         if progress is not None and progress.arrays:
             done = int(progress.values["calls"])
             arrays = {name: progress.arrays[f"now/{name}"] for name in arrays}
+        config = dict(self.attended.train_config)
+        if _PULL in config or "prox" in self._offers.rules:  # 0, for an app that reads it unasked
+            config[_PULL] = 0.0
         first, aside = done, self._aside()
         while done < calls:
             left = seconds_left(self.attended.message)
@@ -332,7 +337,7 @@ class AppLearner(Learner):
                 }
                 self.store.write(_PROGRESS, StoredRecord({"calls": done}, kept))
                 raise NotReady(f"it has trained alone {done} of {calls} times, and goes on with the next message")
-            reply = self._ask(MessageType.TRAIN, self.record(arrays), self.attended.train_config, aside)
+            reply = self._ask(MessageType.TRAIN, self.record(arrays), config, aside)
             self._note_examples(MessageType.TRAIN, _single(reply, MetricRecord, MessageType.TRAIN)[1])
             arrays, done = self._trained(reply), done + 1
             longest = max(longest, left - seconds_left(self.attended.message))

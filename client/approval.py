@@ -1,8 +1,9 @@
 """The owner's approval of runs.
 
 It says what identifies a run, what its owner has said of it, and the answer until then. Each run is a record in
-the state folder, under the hash of what identifies the run: its SuperLink, its settings, and what its roll call says
-of task, model and code. A change of any of it is another run, and asks again.
+the state folder, under the hash of what identifies the run: its SuperLink, its settings, what its roll call says
+of task, model and code, and which app of the owner's answers. A change of any of it is another run, and asks again. A
+ServerApp that asks for no roll call asks by its first message.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ WHY = {
 """Why a run is not answered, by the word for it on the wire."""
 
 
-def held_back(node: NodeSettings, question: "Question", kind: str) -> Outcome | None:
+def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "") -> Outcome | None:
     """Return the client's answer where its owner has not approved the run.
 
     None where the message may be answered.
@@ -50,25 +51,27 @@ def held_back(node: NodeSettings, question: "Question", kind: str) -> Outcome | 
         node: the owner's settings.
         question: the message.
         kind: its type.
-
-    Raises:
-        ConfigError: another message of a run that is not approved.
+        code: what would answer, where that is an app; a bundle's with its hash.
     """
     context = question.context
     store, superlink = DiskStore(Path(node.state_dir)), superlink_of(context.state)
     settings, run_id = _hash(context.run_config), str(context.run_id)
-    if kind != MessageType.QUERY:
+    identity = {"superlink": superlink, "settings": settings, "code": code}
+    told = question.content.get(keys.CONFIG)
+    if not isinstance(told, ConfigRecord):
+        told = ConfigRecord()
+    is_roll_call = kind == MessageType.QUERY
+    if not is_roll_call:
         of_run = (values for values in _records(store).values() if run_id in str(values["runs"]).split())
-        if any(v["approved"] and (v["superlink"], v["settings"]) == (superlink, settings) for v in of_run):
+        if any(v["approved"] and identity.items() <= v.items() for v in of_run):
             return None
-        raise ConfigError(f"this client takes no part in this run: {WHY[keys.WAITING]}")
-    name = _PREFIX + _hash({"superlink": superlink, "settings": settings, "told": _hash(question.config)})
+    name = _PREFIX + _hash({**identity, "told": _hash(told) if is_roll_call else ""})
     record = store.read(name)
     values: dict[str, Scalar] = {"runs": "", "approved": False, "at": time.time()}
-    values |= {"superlink": superlink, "settings": settings, "what": _described(superlink, question)}
+    values |= {**identity, "what": _described(superlink, question, told if is_roll_call else {}, code)}
     values |= record.values if record else {}
-    known = str(values["runs"]).split()
-    if new := [run for run in (run_id, question.run_key) if keys.is_run_key(run) and run not in ("", *known)]:
+    known, run_key = str(values["runs"]).split(), str(told.get(keys.RUN_KEY, ""))
+    if new := [run for run in (run_id, run_key) if keys.is_run_key(run) and run not in ("", *known)]:
         store.write(name, StoredRecord({**values, "runs": " ".join([*known, *new][-_MOST:])}))
         waiting = sorted((v["at"], n) for n, v in _records(store).items() if not v["approved"])
         for _, oldest in waiting[:-_MOST]:
@@ -76,8 +79,10 @@ def held_back(node: NodeSettings, question: "Question", kind: str) -> Outcome | 
     if values["approved"]:
         return None
     word, what = (keys.WAITING, WAITING) if node.approve == ASKED else (keys.DECLINED, DECLINED)
+    if not is_roll_call:
+        return Outcome(what, WHY[word])
     client_id = client_identity(node, store)
-    proof = proof_of(question.config, client_id, store.folder, context.state)
+    proof = proof_of(told, client_id, store.folder, context.state)
     info = ConfigRecord({keys.CLIENT_ID: client_id, keys.APPROVAL: word, **proof})
     return Outcome(what, WHY[word], records={keys.INFO: info})
 
@@ -118,7 +123,7 @@ def _hash(values: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
 
-def _described(superlink: str, question: "Question") -> str:
+def _described(superlink: str, question: "Question", told: Mapping[str, object], code: str) -> str:
     """Return the description of a run by which its owner decides.
 
     It says where the run is from, its code, and the settings that are not the defaults.
@@ -126,7 +131,7 @@ def _described(superlink: str, question: "Question") -> str:
     defaults = {key: field.default for key, field in RunConfig.by_key().items()}
     run = question.context.run_config
     changed = {k: v for k, v in run.items() if k not in _NOT_COMPARED and v != defaults.get(k) and k != "task"}
-    code = " ".join(str(question.config.get(keys.PLUGINS, "")).split()) or "fedappeal's own"
+    code = code or " ".join(str(told.get(keys.PLUGINS, "")).split()) or "fedappeal's own"
     said = {"task": run.get("task", "not said"), "code": code, **changed}
     of = f" of {superlink}" if superlink else ""
     return printable(f"a run{of}: {', '.join(f'{key} = {value}' for key, value in said.items())}", _LONGEST)

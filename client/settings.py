@@ -5,6 +5,7 @@ the simulation runtime and the long-lived process all give a client the same set
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -16,7 +17,7 @@ from fedappeal.data.columns import Columns, is_table
 from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
 from fedappeal.settings.address import check_address
 from fedappeal.settings.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
-from fedappeal.settings.model import setting
+from fedappeal.settings.model import is_reference, setting
 from fedappeal.settings.rounds import MOST_GOODWILL
 
 
@@ -30,6 +31,9 @@ ANY, ASKED, LISTED = "any", "asked", "listed"
 """Runs that a client takes: all; those that its owner approves; those approved before they ask."""
 GRPC, HTTP = "grpc", "http"
 """Protocols of the Fleet API."""
+BUNDLE = "bundle"
+"""In place of an app: that of each run's bundle."""
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 Stripped = Annotated[str, StringConstraints(strip_whitespace=True)]
 NumberOrNone = Annotated[int, Field(ge=-1)]
@@ -59,8 +63,9 @@ class NodeSettings(Settings):
     allow: str | None = setting(None, joined=",", variable=True)
     """a package whose code may run here because a run names it (own strategies, tasks, ...); repeatable; none:
     fedappeal's own code alone"""
-    approve: Literal["any", "asked", "listed"] = "any"
-    """which runs it takes: any; asked (a new one waits for `fedappeal client approve`); listed (approved before)"""
+    approve: Literal["any", "asked", "listed"] | None = None
+    """which runs it takes: any; asked (a new one waits for `fedappeal client approve`); listed (approved before);
+    without it: any, with a bundle's code asked"""
     participation: Stripped = setting("", variable=True)
     """the policy by which this client decides: a name, or package.module:Name; empty: the run's"""
     set: Stripped = setting("", joined=" ", variable=True)
@@ -104,7 +109,7 @@ class NodeSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.approve != ANY and not self.state_dir:
+        if self.asks and not self.state_dir:
             raise ValueError(f"approve = '{self.approve}' is not allowed without state-dir: what is approved is kept")
         if self.dp_epsilon and not self.clipping_norm:
             raise ValueError(f"clipping-norm = 0 is not allowed with dp-epsilon = {self.dp_epsilon:g}: more than 0")
@@ -137,6 +142,11 @@ class NodeSettings(Settings):
 
     def _columns_given(self) -> str:
         return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"
+
+    @property
+    def asks(self) -> bool:
+        """Whether it takes approved runs alone."""
+        return self.approve not in (None, ANY)
 
     @property
     def state_folder(self) -> Path | None:
@@ -195,7 +205,8 @@ class AppSettings(Settings):
     """An owner's own Flower app, in place of fedappeal's code."""
 
     app: Stripped = ""
-    """a ClientApp that may run on this client's data: package.module:attribute"""
+    """a ClientApp that may run on this client's data: package.module:attribute of one that is installed, a bundle
+    (FILE.fab, or its SHA-256), or bundle: that of each run that is approved"""
     app_config: Stripped = setting("", joined=" ")
     """what the app finds in its node configuration besides data: KEY=VALUE, several by spaces, repeatable"""
     app_loss: Stripped = ""
@@ -207,13 +218,32 @@ class AppSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        module, _, attribute = self.app.partition(":")
-        if self.app and not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-            raise ValueError(f"app = '{self.app}' is not allowed: package.module:attribute of a ClientApp")
+        if self.app and not self.of_bundle and not is_reference(self.app):
+            raise ValueError(
+                f"app = '{self.app}' is not allowed: package.module:attribute of a ClientApp, FILE.fab, the SHA-256 "
+                f"of a bundle, or {BUNDLE}"
+            )
+        if self.of_bundle and self.no_sandbox:
+            raise ValueError(f"no-sandbox is not allowed with app = '{self.app}': a bundle's code is always confined")
         for key, value in (("app-config", self.app_config), ("app-loss", self.app_loss), ("tell", self.tell)):
             if value and not self.app:
                 raise ValueError(f"{key} = '{value}' is not allowed without app")
         return self
+
+    @property
+    def of_bundle(self) -> bool:
+        """Whether the code is a bundle's."""
+        return self.app == BUNDLE or self.app.endswith(".fab") or bool(_SHA256.fullmatch(self.app))
+
+    def approval(self, approve: str | None) -> str:
+        """Return which runs the client takes; a bundle's code is asked about where its owner says nothing.
+
+        Raises:
+            ConfigError: any run's bundle may run.
+        """
+        if self.app == BUNDLE and approve == ANY:
+            raise ConfigError(f"approve = '{ANY}' is not allowed with app = '{BUNDLE}': {ASKED}, {LISTED}")
+        return approve or (ASKED if self.of_bundle else ANY)
 
 
 class Connection(Settings):

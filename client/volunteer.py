@@ -21,7 +21,7 @@ from client.learner import Learners
 from client.outcome import ANSWERED, EVALUATED, JOINED, LEFT, Outcome
 from client.participant import Participant
 from client.roster import Participants, node_of, store_of
-from client.settings import ANY, NodeSettings
+from client.settings import NodeSettings
 from client.state.memory import RunMemory, client_identity
 from fedappeal.core.local_rule import LocalTrainingSettings, Store, StoredRecord
 from fedappeal.core.registry import STRATEGIES
@@ -85,6 +85,7 @@ class AppClients:
         evaluate_config: what its ``evaluate`` is told before the first EVALUATE has come.
         settings: of a run, by key: policy, requirement, goodwill and so on.
         node_config: what the app finds as its node's configuration; None: the node's.
+        code: says which code an owner approves with a run; None: the app is the node's own.
 
     Raises:
         ConfigError: for a setting that is not allowed.
@@ -98,9 +99,10 @@ class AppClients:
         evaluate_config: Mapping[str, Any] | None = None,
         settings: Mapping[str, Scalar] | None = None,
         node_config: Mapping[str, Scalar] | None = None,
+        code: Callable[[], str] | None = None,
     ) -> None:
-        self._made_of = app, names, offers, evaluate_config, settings, node_config
-        self._node_config = node_config
+        self._made_of = app, names, offers, evaluate_config, settings, node_config, code
+        self._node_config, self._code = node_config, code
         self.app, self._names, self._offers = app, names, offers
         self._evaluate_config = ConfigRecord(dict(evaluate_config or {}))
         self._settings = {**DEFAULTS, **(settings or {})}
@@ -113,8 +115,8 @@ class AppClients:
 
     def with_settings(self, settings: Mapping[str, Scalar]) -> "AppClients":
         """Return them with further settings, which go before these."""
-        app, names, offers, evaluate_config, own, node_config = self._made_of
-        return AppClients(app, names, offers, evaluate_config, {**(own or {}), **settings}, node_config)
+        app, names, offers, evaluate_config, own, node_config, code = self._made_of
+        return AppClients(app, names, offers, evaluate_config, {**(own or {}), **settings}, node_config, code)
 
     def __call__(self, message: Message, context: Context) -> AppOutcome:
         """Answer a message.
@@ -125,8 +127,12 @@ class AppClients:
         kind = message.metadata.message_type.removesuffix(".default")
         node = _node_of(context.node_config)
         question = Question(message, context, _unpack, LocalTrainingSettings.of)
-        if node.approve != ANY and (held := held_back(node, question, kind)) is not None:
-            return AppOutcome(**{**vars(held), "replied": held.reply(message)})
+        code = "" if self._code is None else self._code()
+        if node.asks and (held := held_back(node, question, kind, code)) is not None:
+            replied = held.reply(message)
+            if kind != MessageType.QUERY:
+                replied = Message(Error(SAT_OUT_ERROR, f"this client takes no part: {held.why}"), reply_to=message)
+            return AppOutcome(**{**vars(held), "replied": replied})
         if kind not in _HANDLED or (kind == MessageType.QUERY and not message.content.array_records):
             if self._offers.tells is not None:  # what its own functions would answer, no owner has allowed
                 allowed = ", ".join(_HANDLED)
@@ -280,6 +286,12 @@ class VolunteerApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         """Return the reply to a message; errors as `AppClients`."""
         return self._clients(message, context).reply(message)
+
+
+def own_state(state: RecordDict) -> RecordDict:
+    """Return what a client remembers in a context: beside an app's records, or alone."""
+    ours = {name.removeprefix(PREFIX): record for name, record in state.items() if name.startswith(PREFIX)}
+    return RecordDict(ours) if ours else state
 
 
 def _divided(context: Context) -> tuple[Context, Context]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -37,6 +37,9 @@ FlowerRecord: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 Arrays: TypeAlias = dict[str, NDArray[np.generic]]
 
 
+_BYTES = "hex"
+
+
 def flatten_records(records: Mapping[str, FlowerRecord]) -> tuple[Arrays, str]:
     """Return records' arrays as ``NAME/KEY``, and all else as a text."""
     arrays: Arrays = {}
@@ -47,7 +50,14 @@ def flatten_records(records: Mapping[str, FlowerRecord]) -> tuple[Arrays, str]:
             described[name] = {"kind": "ArrayRecord", "keys": list(record)}
         else:
             described[name] = {"kind": type(record).__name__, "values": dict(record)}
-    return arrays, json.dumps(described)
+    return arrays, json.dumps(described, default=lambda value: {_BYTES: value.hex()})
+
+
+def _value(told: Any) -> Any:
+    """Return a value of a ConfigRecord, of which bytes are told in hex."""
+    if isinstance(told, list):
+        return [_value(one) for one in told]
+    return bytes.fromhex(told[_BYTES]) if isinstance(told, dict) else told
 
 
 def restore_records(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, FlowerRecord]:
@@ -63,7 +73,7 @@ def restore_records(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dic
                 inside = {key: np.asarray(arrays[f"{name}/{key}"], order="C") for key in described["keys"]}
                 records[name] = array_record(inside)
             elif described["kind"] == "ConfigRecord":
-                records[name] = ConfigRecord(described["values"])
+                records[name] = ConfigRecord({key: _value(value) for key, value in described["values"].items()})
             else:
                 records[name] = MetricRecord(described["values"])
     except (AttributeError, KeyError, TypeError) as error:

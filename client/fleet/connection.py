@@ -21,6 +21,7 @@ from codecs import BOM_UTF8
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
 
 from flwr.app import Message
@@ -270,6 +271,8 @@ class FleetConnection:
             began = self.traffic.clock()
             content = self._fleet.get_fab(self.node_id, run_id, run.fab_hash)
         self.traffic.move(len(content), began)
+        if sha256(content).hexdigest() != run.fab_hash:
+            raise MessageDropped(f"the bundle of run {run_id} is another than was announced")
         try:
             return bundle.read_bundle(content, run.overrides)
         except ValueError as error:

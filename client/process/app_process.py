@@ -28,6 +28,7 @@ from flwr.clientapp import ClientApp
 from client.limits.limits import LimitReached
 from client.process.sandbox import can_confine, python_path
 from client.volunteer import Call, VolunteerApp
+from fedappeal.flower.bundle import unpack_app
 from fedappeal.flower.messages import be_sender, seconds_left, set_message_id
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.packing import content_bytes
@@ -99,6 +100,7 @@ class AppProcess:
         private: what it must not be able to read: state folder and keys.
         confined: whether it is confined; else it can do what its owner can.
         memory: bytes that it may take; 0: any number.
+        bundle: the bundle that has the app, which its process unpacks; empty: it is installed.
     """
 
     app: str
@@ -106,6 +108,8 @@ class AppProcess:
     private: tuple[str, ...] = ()
     confined: bool = True
     memory: int = 0
+    bundle: bytes = b""
+    _told: bool = False
     _process: "subprocess.Popen[bytes] | None" = None
     _replies: IO[bytes] | None = None
     _folder: Any = None
@@ -121,9 +125,8 @@ class AppProcess:
         if not self.confined:
             return
         if why := can_confine():
-            raise ConfigError(
-                f"app = '{self.app}' is not allowed without --no-sandbox: this system cannot confine it ({why})"
-            )
+            instead = "" if self.bundle or ":" not in self.app else " without --no-sandbox"
+            raise ConfigError(f"app = '{self.app}' is not allowed{instead}: this system cannot confine it ({why})")
         home = Path.home().resolve()
         if wide := next((a for a in self._readable() if home.is_relative_to(Path(a).resolve())), ""):
             raise ConfigError(f"app = '{self.app}' is not allowed: it could read '{wide}', which has your home in it")
@@ -149,6 +152,8 @@ class AppProcess:
             "node-config": dict(context.node_config),
             "run-config": dict(context.run_config),
         }
+        if self.bundle and not self._told:
+            plain["bundle"], self._told = self.bundle, True
         self._lines = 0
         sizes = [content_bytes(record) for record in message.content.values() if isinstance(record, ArrayRecord)]
         self._largest = max(self._largest, sum(sizes))
@@ -203,6 +208,7 @@ class AppProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.end()
+        self._told = False
         self._folder = tempfile.TemporaryDirectory(prefix="fedappeal-app-")
         read, write = os.pipe()
         words = ["client.process.app_process", self.app, str(write)]
@@ -295,6 +301,9 @@ def main() -> None:
         number += 1
         state = records["state"]
         try:
+            if bundle := values.get("bundle"):
+                unpack_app(bundle, Path("bundle"))
+                sys.path.insert(0, str(Path("bundle").absolute()))
             app = app or _load_app(name)
             be_sender(run_id=values["run"], node_id=1, task_id=1)
             node, group = values["node"], values["group"]

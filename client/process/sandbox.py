@@ -12,6 +12,7 @@ import resource
 import runpy
 import subprocess  # nosec B404 # this file alone
 import sys
+import tempfile
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -26,8 +27,13 @@ _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 
 """Rights on files that each version of Landlock knows."""
 _SCOPED = 3
 """No abstract sockets of others, and no signals to them: version 6."""
-_NEW_SPACES = 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
-"""Namespaces of shared memory, users, processes and networks."""
+_NEW_SPACES = 0x00020000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+"""Namespaces of mounts, shared memory, users, processes and networks."""
+QUOTA = 256 << 20
+"""Bytes of the folder that it may write to, which is in memory."""
+_MOST_WRITTEN = 10_000
+"""Files and folders in it."""
+_NO_SUID_NO_DEVICES = 2 | 4
 _SOCKET = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 """By processor: its number for seccomp, and that of the call ``socket``."""
 _OTHER_CALLS, _IO_URING = 0x40000000, 425
@@ -89,9 +95,10 @@ def can_confine() -> str:
     if sys.platform != "linux":
         return "only Linux has Landlock"
     # Not in a fork: a library may start threads in one, and a process with threads cannot be confined.
-    words = [sys.executable, "-P", "-m", __name__, "", "/nowhere", "0"]
     environment = {**os.environ, "PYTHONPATH": python_path()}
-    tried = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)  # nosec B603 # this file
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-P", "-m", __name__, "", folder, "0"]
+        tried = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)  # nosec B603 # this file
     return "" if tried.returncode == _CONFINED else tried.stderr.strip()[-200:] or f"exit code {tried.returncode}"
 
 
@@ -102,15 +109,17 @@ def confine(readable: Iterable[str], writable: str, memory: int = 0) -> None:
 
     Args:
         readable: files and folders that it may read, besides `SYSTEM`.
-        writable: the only folder that it may write to.
+        writable: the only folder that it may write to, up to `QUOTA`; it is emptied, and becomes the current one.
         memory: bytes that it may take; 0: any number.
 
     Raises:
         NotConfined: the system does not offer it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
     if libc.unshare(_NEW_SPACES):
         raise NotConfined(f"no namespaces of its own: {os.strerror(ctypes.get_errno())}")
+    _mount(libc, writable, user, group)
     _be_the_first()
     version = _call("no Landlock", _CREATE, None, 0, _VERSION)
     rights = _RIGHTS[max(known for known in _RIGHTS if known <= version)]
@@ -130,6 +139,19 @@ def confine(readable: Iterable[str], writable: str, memory: int = 0) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def _mount(libc: ctypes.CDLL, folder: str, user: int, group: int) -> None:
+    """Put a file system of a limited size over a folder, which is then empty, and go there."""
+    try:
+        for name, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            Path(f"/proc/self/{name}").write_text(line)
+    except OSError as error:
+        raise NotConfined(f"no user of its own: {error.strerror}") from None
+    options = f"size={QUOTA},nr_inodes={_MOST_WRITTEN},mode=700".encode()
+    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_SUID_NO_DEVICES, options):
+        raise NotConfined(f"no folder of a limited size: {os.strerror(ctypes.get_errno())}")
+    os.chdir(folder)
 
 
 def _make_no_sockets(libc: ctypes.CDLL) -> None:

@@ -78,6 +78,7 @@ class Event:
 
 OnEvent = Callable[[Event], None]
 Alive = Callable[[float], None]
+Begin = Callable[[RunSettings], None]
 
 
 def _log(event: Event) -> None:
@@ -98,6 +99,7 @@ def run_client(
     on_event: OnEvent = _log,
     watch: OnEvent = lambda event: None,
     alive: Alive = lambda seconds: None,
+    begin: Begin | None = None,
     log_as_json: bool = False,
 ) -> int:
     """Serve as one client until SIGTERM or SIGINT.
@@ -111,6 +113,7 @@ def run_client(
             standard output.
         watch: told of the same, besides.
         alive: called while all is well; the next call comes within that many seconds.
+        begin: told what a run's bundle says before each message of the run is answered; None: nobody is.
         log_as_json: whether that logger prints JSON lines.
 
     Returns:
@@ -134,7 +137,7 @@ def run_client(
         with only_process(folder) if folder else nullcontext(), GracefulShutdown() as shutdown:
             if folder:
                 tidy(folder)
-            return _Client(node, connection, answer, identity, connect_timeout, tell, shutdown, alive).serve()
+            return _Client(node, connection, answer, identity, connect_timeout, tell, shutdown, alive, begin).serve()
     except InUse as error:
         hint = f"another client (process {error.process}): stop it, or give another folder"
         tell(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {hint}"))
@@ -158,6 +161,7 @@ class _Client:
     on_event: OnEvent
     shutdown: GracefulShutdown
     alive: Alive = lambda seconds: None
+    begin: Begin | None = None
 
     def __post_init__(self) -> None:
         self._states: dict[int, RecordDict] = {}
@@ -350,6 +354,8 @@ class _Client:
         note_connection(state, self.identity.fingerprint, lasting, superlink)
         context = Context(run_id, node_id, self.node.as_config(), state, settings.config)
         try:
+            if self.begin is not None:
+                self.begin(settings)
             return Answer.of(message, self.answer(message, context))
         except BaseException as error:  # the owner's function and plug-ins may raise anything, and end nothing
             LOGGER.debug("the message could not be answered", exc_info=True)

@@ -58,7 +58,7 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
         from client.limits.limits import read_limits
         from client.limits.rest import Surroundings, check_surroundings
         from client.process.heartbeat import Heartbeat
-        from client.process.serve import Alive, OnEvent, run_client
+        from client.process.serve import Alive, Begin, OnEvent, run_client
         from fedappeal.system.json_log import is_json
         from fedappeal.views.metrics.serving import MetricsPort
 
@@ -70,8 +70,9 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     if data and not is_function(data):
         data = str(Path(data).expanduser().absolute())
     _check_packages(given["allow"])
-    node = NodeSettings.parse({**part(NodeSettings, given), "data": data, "state-dir": str(folder)})
     of_app = AppSettings.parse(part(AppSettings, given))
+    own = {"data": data, "state-dir": str(folder), "approve": of_app.approval(given["approve"])}
+    node = NodeSettings.parse({**part(NodeSettings, given), **own})
     if not of_app.app:
         node.check_data_source()
     check_surroundings(read_limits(folder).with_text(node.limits), Surroundings())
@@ -84,18 +85,25 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     metrics = MetricsPort(process.metrics_port, process.metrics_address)
     beats = Heartbeat(Path(process.heartbeat).expanduser().absolute()) if process.heartbeat else None
     answer: Callable[[Message, Context], Outcome]
+    begin: Begin | None = None
     with quick_imports():
         if of_app.app:
             from client.process.owners_app import clients_of
 
-            answer = clients_of(of_app, node, connection, read_limits(folder).with_text(node.limits))
+            answer, app = clients_of(of_app, node, connection, read_limits(folder).with_text(node.limits))
+            begin = app.begin
         else:
             from client.app import clients as answer
 
     def serve(watch: OnEvent, alive: Alive) -> int:
         timeout = process.connect_timeout or None
         return run_client(
-            node, connection, answer, connect_timeout=timeout, watch=watch, alive=alive, log_as_json=as_json
+            *(node, connection, answer),
+            connect_timeout=timeout,
+            watch=watch,
+            alive=alive,
+            begin=begin,
+            log_as_json=as_json,
         )
 
     beat = beats.beat if beats else lambda seconds: None

@@ -3,20 +3,27 @@
 It is built of settings alone, and its settings are read here.
 
 ``flwr-serverapp`` puts the unpacked bundle in front of ``sys.path`` and imports the ServerApp that the bundle names.
+What a SuperLink sends as a bundle may be anything: it is read within bounds, whatever its headers say.
 """
 
+import re
+import stat
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+import tomli
 import tomli_w
 from flwr.app import UserConfig
 from flwr.cli.build import build_fab_from_files
-from flwr.common.config import flatten_dict, fuse_dicts, get_fab_config
+from flwr.common.config import flatten_dict, fuse_dicts
 
 from fedappeal.flower import versions
+from fedappeal.settings.model import is_reference
 from fedappeal.system.versions import FEDAPPEAL
 
 SERVER_APP = "server.app:app"
@@ -26,19 +33,32 @@ _LICENSE = "Settings of one run. The code that runs is the installed fedappeal p
 """Text of the license file, which format 1 insists on."""
 _FORMAT = 1
 _LARGEST_SETTINGS = 2**20
+MOST_FILES = 2000
+"""Files of a bundle."""
+LARGEST = 10 * 2**20
+"""Bytes of a bundle whose code may run: as many as `flwr build` allows."""
+MOST_UNPACKED = 64 * 2**20
+"""Bytes of its files together."""
+_LONGEST_NAME = 200
+_FILE = re.compile(rf"[\w .,+=@()\[\]/-]{{1,{_LONGEST_NAME}}}")
+_SETTINGS, _HEADER = "pyproject.toml", b"PK\x01\x02"
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings and version in a run's bundle, never its code.
+    """What a run's bundle says.
 
     Attributes:
         config: the run configuration, with what was overridden at the submission.
         version: ``project.version`` of the bundle.
+        bundle: the bundle itself, unread; empty where it is larger than `LARGEST`.
+        client_app: ``module:attribute`` of its ClientApp; empty: it names none.
     """
 
     config: UserConfig
     version: str
+    bundle: bytes = field(default=b"", compare=False, repr=False)
+    client_app: str = field(default="", compare=False)
 
 
 def build_fab(
@@ -107,12 +127,79 @@ def read_bundle(content: bytes, overrides: UserConfig) -> RunSettings:
     Raises:
         ValueError: if it is no bundle, or its settings cannot be read.
     """
+    with opened(content) as archive:
+        pyproject = tomli.loads(read_file(archive, _SETTINGS, _LARGEST_SETTINGS).decode())
+        app = pyproject["tool"]["flwr"]["app"]
+        defaults = flatten_dict(app.get("config", {}))
+        settings = fuse_dicts(defaults, overrides), str(pyproject["project"]["version"])
+        client_app = str(app.get("components", {}).get("clientapp", ""))
+    return RunSettings(*settings, content if len(content) <= LARGEST else b"", client_app)
+
+
+@contextmanager
+def opened(content: bytes) -> Iterator[zipfile.ZipFile]:
+    """Open a bundle; whatever reading it raises inside the block becomes a ValueError of one line."""
     try:
+        if (files := content.count(_HEADER)) > MOST_FILES:
+            raise ValueError(f"it has {files} files: at most {MOST_FILES} are allowed")
         with zipfile.ZipFile(BytesIO(content)) as archive:
-            if (size := archive.getinfo("pyproject.toml").file_size) > _LARGEST_SETTINGS:
-                raise ValueError(f"its settings are {size} bytes: at most {_LARGEST_SETTINGS} are allowed")
-        pyproject = get_fab_config(content)
-        defaults = flatten_dict(pyproject["tool"]["flwr"]["app"].get("config", {}))
-        return RunSettings(fuse_dicts(defaults, overrides), str(pyproject["project"]["version"]))
-    except (KeyError, OSError, zipfile.BadZipFile) as error:
+            yield archive
+    except Exception as error:  # garbage raises almost anything
         raise ValueError(f"the bundle cannot be read: {error}") from None
+
+
+def read_file(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Return a file of a bundle.
+
+    Raises:
+        ValueError: it has more bytes than these.
+    """
+    with archive.open(name) as file:
+        content = file.read(most + 1)  # by a number: without one, a header that lies unpacks all there is
+    if len(content) > most or archive.getinfo(name).file_size > most:
+        raise ValueError(f"'{name}' has more than {most} bytes")
+    return content
+
+
+def check_app(content: bytes, client_app: str) -> None:
+    """Check a bundle whose code may run: its files, and that its ClientApp is one of them. Nothing is unpacked.
+
+    Args:
+        content: the bundle.
+        client_app: ``module:attribute`` of its ClientApp.
+
+    Raises:
+        ValueError: it is not allowed.
+    """
+    with opened(content) as archive:
+        files = _files_of(archive)
+        module, _, _ = client_app.partition(":")
+        path = module.replace(".", "/")
+        if not is_reference(client_app) or not {f"{path}.py", f"{path}/__init__.py"} & set(files):
+            raise ValueError(f"clientapp = {client_app!r} is not allowed: module:attribute of a file in the bundle")
+
+
+def unpack_app(content: bytes, folder: Path) -> None:
+    """Write a bundle's files into a folder; errors as `check_app`."""
+    with opened(content) as archive:
+        for name in _files_of(archive):
+            place = folder / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(read_file(archive, name, MOST_UNPACKED))
+
+
+def _files_of(archive: zipfile.ZipFile) -> list[str]:
+    """Return the names of a bundle's files; errors as `check_app`."""
+    infos = [info for info in archive.infolist() if not info.is_dir()]
+    for info in infos:
+        parts = info.filename.split("/")
+        plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+        if not plain or not _FILE.fullmatch(info.filename) or {"", ".", ".."} & set(parts):
+            raise ValueError(
+                f"the file {info.filename[:_LONGEST_NAME]!r} is not allowed: a plain file in a folder of it"
+            )
+    if (size := sum(info.file_size for info in infos)) > MOST_UNPACKED:
+        raise ValueError(f"its files are {size} bytes: at most {MOST_UNPACKED} are allowed")
+    if len(names := {info.filename for info in infos}) != len(infos):
+        raise ValueError("it has two files of one name")
+    return sorted(names)

@@ -150,6 +150,12 @@ class Settings(BaseModel):
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
+def is_reference(name: str) -> bool:
+    """Whether a name is ``package.module:attribute``."""
+    module, _, attribute = name.partition(":")
+    return attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
 def scalar(text: str) -> Scalar:
     """Return a text as a boolean or number, else itself (``007`` too)."""
     if text.lower() in ("true", "false"):

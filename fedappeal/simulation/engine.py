@@ -199,7 +199,7 @@ def _clients(
 ) -> Iterator[tuple[VirtualClients, Participants | None, Simulation]]:
     """Yield a run's grid, its clients in this process, and their way to train."""
     if isinstance(task, FlowerApp):
-        yield app_clients(task, plugins.config), None, replace(simulation, mode=SEQUENTIAL, resumable=False)
+        yield app_clients(task, plugins.config, folder), None, replace(simulation, mode=SEQUENTIAL)
         return
     contexts = Contexts(plugins, simulation.data_dir, simulation.device)
     device = pick_device(simulation.device)

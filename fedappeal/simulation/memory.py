@@ -24,6 +24,7 @@ from client.roster import Participants
 from client.state.memory import RunMemory, client_of_partition
 from client.state.store import ContextStore
 from client.training.models import BFLOAT16, FLOAT32
+from client.volunteer import own_state
 from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.metric import Metric
@@ -233,7 +234,7 @@ class SavedMemory:
     def _write_requirements(self) -> None:
         lines = []
         for node, context in self.grid.contexts.items():
-            store = ContextStore(context.state)
+            store = ContextStore(own_state(context.state))
             key = RunMemory(store, self.folder.run_key).requirement
             if key and (requirement := read_requirement(store, key)) is not None:
                 client = client_of_partition(node - FIRST_NODE)

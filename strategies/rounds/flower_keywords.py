@@ -3,7 +3,7 @@
 They say whom a round asks, and the names on the wire.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
@@ -83,9 +83,9 @@ class FlowerKeywords(Settings):
             )
 
 
-def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a reply that its app tells, as many as are bounded."""
-    numbers = {k: v for k, v in metrics.items() if k not in _OURS and not isinstance(v, list)}
+def numbers_of(metrics: Mapping[str, Any], claimed: Set[str] = frozenset()) -> dict[str, float]:
+    """Return the numbers of a reply that its app tells, as many as are bounded, without what the strategy claimed."""
+    numbers = {k: v for k, v in metrics.items() if k not in _OURS | claimed and not isinstance(v, list)}
     return {k: v for k, v in list(numbers.items())[:MOST_METRICS] if len(k) <= LONGEST_KEY}
 
 

@@ -70,7 +70,7 @@ class Intake:
                 else:
                     self._add(self._influence.updates(self.round, reply))
                     if not self.round.configured:
-                        self.told.append(numbers_of(reply.metrics))
+                        self.told.append(numbers_of(reply.metrics, reply.claimed))
             record.decisions[member.client_id] = decision
             members.unusable.succeed(member.client_id)
             self._divergence.note(member.client_id, finite=True)

@@ -49,6 +49,7 @@ class Reply:
         records: the further ArrayRecords that were asked for, where it joined.
         counts: share of its weight that counts; less than 1 where its influence is bounded.
         sent: its model or gradient as it was sent, where its influence is bounded.
+        claimed: names of the numbers that its strategy has read: claims, and no numbers of an app.
     """
 
     member: Member
@@ -59,6 +60,7 @@ class Reply:
     records: Mapping[str, Model] = field(default_factory=dict)
     counts: float = 1.0
     sent: Model | None = None
+    claimed: set[str] = field(default_factory=set, compare=False)
 
     def claim(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
         """Return a number that the client reported, if it is there and inside its bounds.
@@ -66,6 +68,7 @@ class Reply:
         Raises:
             Refused: otherwise.
         """
+        self.claimed.add(key)
         return claim(self.metrics, key, low, high)
 
 

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import FedProx as FlowerFedProx
 
 from client.approval import approve
 from client.state.store import DiskStore
@@ -100,6 +101,8 @@ def test_maxfl_over_wrapped_apps_is_maxfl_by_hand() -> None:
     assert metrics["eval_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
     assert [metrics["accuracy"], metrics["eval_acc"]] == pytest.approx([np.mean([1 / (1 + x) for x in losses])] * 2)
     assert metrics["gm_appeal"] == np.mean([x < solo(k, 2) for k, x in enumerate(losses)])
+    assert set(result.train_metrics_clientapp[1]) >= {"calls"}
+    assert "appeal-weight" not in result.train_metrics_clientapp[1], "a claim is no number of the app's"
     for k, node in enumerate(nodes):
         assert node.context.state["count"]["calls"] == sum(joined[k] for joined in decisions)
     assert {config["local-epochs"] for kind, config in seen if kind == "train"} == {2}
@@ -299,7 +302,16 @@ def test_an_app_that_takes_a_rules_settings_is_told_them() -> None:
     grid, _ = federation([volunteer(numpy_app(seen=seen), rules=["prox"], solo__steps=1)])
     run(FedProx(proximal_mu=0.25), grid, 2)
     told = [config.get("proximal-mu") for kind, config in seen if kind == "train"]
-    assert told == [None, 0.25, 0.25], "training alone has no anchor"
+    assert told == [0.0, 0.25, 0.25], "training alone has no anchor"
+
+
+def test_flowers_own_fedprox_does_not_pull_training_alone_to_its_start() -> None:
+    seen: Seen = []
+    grid, _ = federation([volunteer(numpy_app(seen=seen), solo__steps=2, goodwill=1) for _ in range(2)])
+    with time_of(grid):
+        FlowerFedProx(min_train_nodes=2, min_evaluate_nodes=2, proximal_mu=0.25).start(grid, initial(), num_rounds=1)
+    told = [config["proximal-mu"] for kind, config in seen if kind == "train"]
+    assert told == [0.0, 0.0, 0.25] * 2
 
 
 @pytest.mark.parametrize("gradient", ["query", "lr"])
@@ -343,11 +355,28 @@ def test_an_owner_who_wants_to_be_asked_is_asked_before_the_app_sees_anything(tm
     assert reply.content.config_records[keys.INFO][keys.APPROVAL] == keys.WAITING
     be_sender(run_id=7, node_id=1, task_id=9)
     for kind in ("train", "train.mine"):
-        with pytest.raises(ConfigError, match="waits for its owner's approval"):
-            nodes[1](Message(RecordDict({"arrays": initial(), "config": ConfigRecord()}), 11, kind))
+        reply = nodes[1](Message(RecordDict({"arrays": initial(), "config": ConfigRecord()}), 11, kind))
+        assert reply.error.code == keys.SAT_OUT_ERROR
+        assert "waits for its owner's approval" in str(reply.error.reason)
     approve(tmp_path, "7")
     _, watch = run(FedAvg(min_clients=2), grid, 2)
     assert [sorted(record.decisions.values()) for record in watch.records] == [["joined", "joined"]] * 2
+    assert seen
+
+
+def test_a_stock_strategys_first_message_asks_the_owner_who_then_takes_part(tmp_path: Path) -> None:
+    seen: Seen = []
+    grid, nodes = federation([volunteer(numpy_app(), goodwill=9), volunteer(numpy_app(seen=seen), goodwill=9)])
+    nodes[1].context.node_config |= {"approve": "asked", "state-dir": str(tmp_path)}
+    strategy = FlowerFedAvg(min_train_nodes=2, min_evaluate_nodes=2, min_available_nodes=2)
+    with time_of(grid):
+        strategy.start(grid, initial(), num_rounds=1)
+        assert seen == []
+        assert {reply.error.code for reply in nodes[1].replies} == {keys.SAT_OUT_ERROR}
+        approve(tmp_path, "7")
+        nodes[1].replies.clear()
+        strategy.start(grid, initial(), num_rounds=1)
+    assert not any(reply.has_error() for reply in nodes[1].replies)
     assert seen
 
 

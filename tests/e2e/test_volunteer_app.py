@@ -2,12 +2,15 @@
 
 import re
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from client.approval import approve, asking
 from client.process.sandbox import can_confine
 from fedappeal.cli.new import write_new
 from fedappeal.federation.superlink import SuperLink
@@ -59,6 +62,16 @@ def both(marked: Marked, tmp_path: Path, words: Callable[[int], tuple[str, ...]]
         marked.end_executors()
 
 
+def approve_when_asked(state: Path) -> None:
+    """Say yes to the first run whose bundle asks, as its owner."""
+    until = time.monotonic() + 300
+    while not (runs := asking(state)) and time.monotonic() < until:
+        time.sleep(0.2)
+    ((run, (_, what)), *_) = runs.items()
+    assert "code = hearts.client_app:app of the bundle " in what
+    approve(state, run)
+
+
 def test_on_stock_supernodes(marked: Marked, tmp_path: Path) -> None:
     environment, http = {MARK: marked.mark}, SUPERNODE_SPEAKS_HTTP
     with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment, http=http) as superlink:
@@ -81,13 +94,17 @@ def test_on_owners_clients_that_confine_it(marked: Marked, tmp_path: Path) -> No
 
         def words(k: int) -> tuple[str, ...]:
             where = ("--superlink", superlink.fleet_address, "--insecure", "--state-dir", str(tmp_path / f"state{k}"))
-            app = ("--app", "hearts.client_app:app", "--app-config", f"partition-id={k} num-partitions=2")
-            return ("fedappeal", "client", *where, *app)
+            app = ("--app", ("hearts.client_app:app", "bundle")[k])
+            return ("fedappeal", "client", *where, *app, "--app-config", f"partition-id={k} num-partitions=2")
 
         with both(marked, tmp_path, words):
+            asked = threading.Thread(target=approve_when_asked, args=(tmp_path / "state1",))
+            asked.start()
             said = flwr_run(marked, superlink, tmp_path, "-c", "num-server-rounds=3")
+    asked.join()
     log = (tmp_path / "client0.log").read_text()
     check_rounds(said, 3)
+    assert "roll call: waiting" in (tmp_path / "client1.log").read_text(), "the run's bundle waited for its owner"
     assert "joined" in log
     assert "requirement 0." in log, "the owner sees by what it decided"
     receipts = marked.run(

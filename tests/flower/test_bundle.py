@@ -1,9 +1,11 @@
 """What fedappeal.flower.bundle relies on: bundles of settings alone, and nested settings read by dots."""
 
 import io
+import struct
 import subprocess
 import sys
 import tomllib
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -83,7 +85,7 @@ def test_settings_that_unpack_to_more_than_a_megabyte_are_not_read() -> None:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("pyproject.toml", "#" * 2_000_000)
     assert len(packed.getvalue()) < 5000
-    with pytest.raises(ValueError, match=r"its settings are 2000000 bytes: at most 1048576 are allowed"):
+    with pytest.raises(ValueError, match=r"'pyproject.toml' has more than 1048576 bytes"):
         bundle.read_bundle(packed.getvalue(), {})
 
 
@@ -94,3 +96,73 @@ def test_the_projects_own_bundle_holds_all_that_its_apps_import(tmp_path: Path) 
     ran = subprocess.run([sys.executable, "-c", apps], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert Path(ran.stdout.strip()).is_relative_to(tmp_path)
+
+
+SETTINGS = b'[project]\nversion = "1"\n[tool.flwr.app.components]\nclientapp = "a:b"\n'
+
+
+def zipped(content: bytes) -> bytearray:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pyproject.toml", SETTINGS + content)
+    return bytearray(packed.getvalue())
+
+
+def encrypted() -> bytes:
+    content = zipped(b"")
+    content[6] |= 1
+    content[content.rindex(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
+
+
+def of_another_method() -> bytes:
+    content = zipped(b"")
+    content[8] = content[content.rindex(b"PK\x01\x02") + 10] = 99
+    return bytes(content)
+
+
+def damaged() -> bytes:
+    content = zipped(b"# " + bytes(range(32, 127)) * 5)
+    content[60:90] = b"\xff" * 30
+    return bytes(content)
+
+
+def lying() -> bytes:
+    size = 200_000_000
+    content = bytes(zipped(b"#" * (size - len(SETTINGS))))
+    return content.replace(struct.pack("<L", size), struct.pack("<L", 100))
+
+
+GARBAGE = {
+    "encrypted": encrypted,
+    "of another method": of_another_method,
+    "damaged": damaged,
+    "without tables": lambda: plain(b"tool = 3\n"),
+    "of a deep table": lambda: bytes(zipped(b"[tool.flwr.app.config]\n" + b".".join([b"a"] * 200_000) + b" = 1\n")),
+    "of deep lists": lambda: bytes(zipped(b"x = " + b"[" * 100_000)),
+    "of no text": lambda: bytes(zipped(b"\xff")),
+}
+
+
+def plain(content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("pyproject.toml", content)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("case", GARBAGE)
+def test_a_bundle_of_garbage_is_one_line_and_no_other_error(case: str) -> None:
+    with pytest.raises(ValueError, match="the bundle cannot be read: ") as error:
+        bundle.read_bundle(GARBAGE[case](), {})
+    assert "\n" not in str(error.value)
+
+
+def test_a_header_that_lies_unpacks_no_more_than_it_says() -> None:
+    content = lying()
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="Bad CRC-32"):
+        bundle.read_bundle(content, {})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20_000_000

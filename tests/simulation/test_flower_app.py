@@ -15,14 +15,18 @@ from fedappeal.system.files import read_safetensors
 from strategies import MaxFL
 from tests.client.numpy_app import numpy_app
 from tests.client.test_volunteer import federation, model_of, run
+from tests.simulation.test_resume import killed_after, left_by
 
 CODE = """
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from tests.client.numpy_app import initial, numpy_app
 
 app = numpy_app()
+
+def begin():
+    return initial()
 
 def many():
     return [np.full(1, float(k)) for k in range(12)]
@@ -34,6 +38,20 @@ def needs(more):
     return many()
 
 by_place = ClientApp()
+
+noting = ClientApp()
+
+@noting.train()
+def train(message: Message, context: Context) -> Message:
+    reply = app(message, context)
+    before = context.state.get("note", {"bytes": b"", "many": []})
+    note = {"bytes": before["bytes"] + bytes([255]), "many": [*before["many"], bytes(1)], "share": 0.1}
+    context.state["note"], context.state["numbers"] = ConfigRecord(note), MetricRecord({"n": [1, 2]})
+    return reply
+
+@noting.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    return app(message, context)
 
 @by_place.train()
 def train(message: Message, context: Context) -> Message:
@@ -58,8 +76,12 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def simulate(*words: object) -> int | str | None:
+    return command("simulate", *words)
+
+
+def command(*words: object) -> int | str | None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["fedappeal", "simulate", *map(str, words)])
+        patch.setattr("sys.argv", ["fedappeal", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             main()
     return ended.value.code
@@ -80,6 +102,37 @@ def test_it_is_the_run_of_the_same_clients_under_flowers_start(code: str, tmp_pa
     rounds = Record(out).history
     assert [line["joined"] for line in rounds] == [r.count("joined") for r in watch.records]
     assert rounds[-1]["gm_appeal"] == result.evaluate_metrics_clientapp[8]["gm_appeal"]
+
+
+@pytest.mark.parametrize("app", ["app", "noting"])
+def test_one_that_was_killed_is_resumed_to_the_bit(
+    code: str, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.recorder.SECONDS_APART", 0.0)
+    monkeypatch.setattr("server.recorder.LARGEST_SHARE", 0)
+    words: tuple[object, ...] = (
+        "--app",
+        f"{code}:{app}",
+        "--arrays",
+        f"{code}:begin",
+        "--clients",
+        7,
+        "--strategy",
+        "maxfl",
+    )
+    words += ("--rounds", 6, "--mandatory-rounds", 3, "--on-empty-round", "keep", "--set", "solo.steps=2")
+    assert simulate(*words, "--out", tmp_path / "whole") == 0
+    with monkeypatch.context() as patch:
+        killed_after(patch, 3)
+        assert simulate(*words, "--out", tmp_path / "killed") == 1
+    assert len(Record(tmp_path / "killed").history) == 4
+    assert command("resume", tmp_path / "killed", "--allow", code) == 0
+    left, whole = left_by(tmp_path / "killed"), left_by(tmp_path / "whole")
+    for one in (left, whole):
+        del one["memory"]  # its names are hashes of the run's key
+    assert left == whole
+    assert len(whole["history"]) == 6
+    assert len(whole["requirements.jsonl"]) == 7
 
 
 def test_an_app_that_reads_arrays_by_place_finds_them_in_their_order(code: str, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from fedappeal.runs.launch.clients import ClientProcesses, ClientsEnded
 from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, RunUnfinished
 from fedappeal.runs.plan import RunPlan, check_bounded
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import is_reference
 from fedappeal.system.process_end import end_as_interrupt
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 
@@ -183,8 +184,7 @@ class Submission:
     detach: bool = False
 
     def __post_init__(self) -> None:
-        module, _, attribute = self.clientapp.partition(":")
-        if not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        if not is_reference(self.clientapp):
             raise ConfigError(
                 f"clientapp = '{self.clientapp}' is not allowed: package.module:attribute of a ClientApp"
             )

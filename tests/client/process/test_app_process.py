@@ -78,6 +78,9 @@ def train(message: Message, context: Context) -> Message:
                 pass
     if what == "large":
         told["x" * 2_000_000] = 1.0
+    if what == "fill":
+        for number in range(1000):
+            Path(f"fill{number}").write_bytes(bytes(1 << 20))
     if what == "memory":
         bytearray(4 * 10**9)
     context.state["seen"] = ConfigRecord({"calls": 1})
@@ -157,6 +160,7 @@ def test_one_that_never_returns_is_ended_with_all_that_it_started(process: AppPr
 @pytest.mark.parametrize(
     ("what", "line"),
     [
+        ("fill", r"the app failed: OSError: \[Errno 28\] No space left on device"),
         ("exit", r"the app's process ended \(exit code 7\)"),
         ("large", "the app's process answered what is no reply"),
         ("raw", "the app's process answered what is no reply"),
@@ -214,7 +218,8 @@ def clients(tmp_path: Path, **settings: object) -> tuple[AppClients, NodeSetting
     app = AppSettings.parse({"app": "owners_app:app", **{k.replace("_", "-"): v for k, v in settings.items()}})
     node = {"data": str(tmp_path / "data"), "label": "", "state-dir": str(tmp_path / "state"), "clipping-norm": 2.0}
     owner = NodeSettings.parse({**node, "client-id": "mine", "participation": "always", "allow": ""})
-    return clients_of(app, owner, Connection.parse({"superlink": "h:1", "insecure": True}), Limits()), owner
+    connection = Connection.parse({"superlink": "h:1", "insecure": True})
+    return clients_of(app, owner, connection, Limits())[0], owner
 
 
 @pytest.mark.parametrize(("settings", "told"), [({}, False), ({"tell": "invented"}, True)])
