@@ -2,7 +2,8 @@
 
 ``python -m tests.recording.record --check`` runs all cases and compares them with ``recorded.json``, to the bit on
 the kind of machine and with the versions that the file names; ``--write`` records anew. The cases are those of
-`tests.recording.cases`.
+`tests.recording.cases`. The file holds the quick ones, ``--core``: before a restructuring, record all. A change that
+is meant to change a run records anew in its own commit.
 """
 
 import argparse
