@@ -50,7 +50,7 @@ def main() -> None:
         for runs in measure(name, row, arms, trees, repetitions, rounds):
             report[name] = runs
             if chosen.json:
-                chosen.json.write_text(json.dumps({**machine_facts(), "rows": report}, indent=2) + "\n")
+                chosen.json.write_text(json.dumps({**machine_facts(), "rows": report}, indent=2) + "\n", "utf-8")
         table(name, row, report[name])
 
 

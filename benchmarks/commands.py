@@ -27,7 +27,7 @@ def command(words: str, rounds: int = 0) -> Figures:
         folder, used, started = Path(scratch) / "run", children_cpu(), time.perf_counter()
         subprocess.run([*FEDAPPEAL, *options, "--out", str(folder)], check=True, stdout=sys.stderr)
         whole, used = time.perf_counter() - started, children_cpu() - used
-        lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (folder / "history.jsonl").read_text("utf-8").splitlines()]
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     start = whole - sum(line["seconds"] for line in lines)
     seconds = [float(line["seconds"]) for line in lines[1:]]

@@ -69,7 +69,7 @@ class Clock:
 
 def design_of(module: str) -> dict[str, Any]:
     """Return what the data file beside a module says of its rows."""
-    return tomllib.loads(Path(module).with_suffix(".toml").read_text())
+    return tomllib.loads(Path(module).with_suffix(".toml").read_text("utf-8"))
 
 
 def small() -> bool:
@@ -84,7 +84,7 @@ def row_size(size: int) -> int:
 
 def peak_mib() -> float:
     """Return the most memory that this process has had resident."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
@@ -92,7 +92,7 @@ def machine_facts() -> dict[str, Any]:
     """Return the date, the machine, its load and the versions."""
     from fedappeal.system.versions import recorded_versions
 
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {processor}"
     date, load = time.strftime("%Y-%m-%d"), os.getloadavg()

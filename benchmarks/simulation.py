@@ -104,7 +104,7 @@ def flower(settings: Settings, rounds: int) -> Figures:
         options, environment = ("--insecure", "--simulation"), {"OMP_NUM_THREADS": "1"}
         with SuperLink(root / "superlink", options, environment=environment) as superlink:
             connection = f'[superlink]\ndefault = "sim"\n[superlink.sim]\naddress = "{superlink.control_address}"\n'
-            (root / "config.toml").write_text(f"{connection}insecure = true\n")
+            (root / "config.toml").write_text(f"{connection}insecure = true\n", "utf-8")
             written = (f"{key}={json.dumps(value)}" for key, value in config.as_config().items() if key != "resume")
             flwr = [str(Path(sys.executable).parent / "flwr"), "run", str(ROOT), "sim", "--stream"]
             nodes = f"num-supernodes={config.clients} client-resources-num-cpus=1"

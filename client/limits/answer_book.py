@@ -205,7 +205,7 @@ class AnswerBook:
     @contextmanager
     def _changed(self) -> Iterator[_Content]:
         """Give the counts, to be kept as the block leaves them; another process that changes them waits."""
-        with open(self._path.with_name(_LOCK), "a", opener=open_lock) as lock:
+        with open(self._path.with_name(_LOCK), "a", encoding="utf-8", opener=open_lock) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             content = self._read()
             yield content

@@ -45,7 +45,7 @@ def resting(folder: Path) -> str:
     Empty where it did not rest.
     """
     try:
-        return (folder / RESTING).read_text(errors="replace")[:_LONGEST].strip()
+        return (folder / RESTING).read_text("utf-8", errors="replace")[:_LONGEST].strip()
     except (FileNotFoundError, NotADirectoryError):
         return ""
 

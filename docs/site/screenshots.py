@@ -68,7 +68,7 @@ def take_live(browser: Browser, run: Path, folder: str) -> None:
     live = subprocess.Popen([*FEDAPPEAL, "local", *LIVE, "--out", str(run)], stdout=subprocess.DEVNULL)
     try:
         wait_for(live, lambda: (run / "page-address").exists() and Record(run).snapshot.last_round >= TAKEN_AFTER)
-        address = (run / "page-address").read_text().strip()
+        address = (run / "page-address").read_text("utf-8").strip()
         for width, height, scheme in ((1400, 2180, "light"), (400, 1100, "dark")):
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
             page.goto(address)

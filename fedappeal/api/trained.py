@@ -67,7 +67,7 @@ def export(trained: TrainedModel, form: str, output: Path) -> None:
             model.save_pretrained(folder)
             if (tokenizer := getattr(trained.task, "tokenizer", None)) is not None:
                 tokenizer.save_pretrained(folder)
-            (folder / "fedappeal.json").write_text(trained.card.to_json())
+            (folder / "fedappeal.json").write_text(trained.card.to_json(), "utf-8")
             folder.rename(output)
 
 

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 Groups = Mapping[str, Sequence[str]]
 """Names of options by their group's heading."""
-GROUPS: Mapping[str, Groups] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+GROUPS: Mapping[str, Groups] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 """The groups of each command."""
 _ALL = "help_all"
 

@@ -33,7 +33,7 @@ KINDS: tuple[tuple[str, str, Registry[Any]], ...] = (
 )
 _ANY: Registry[Plugin] = Registry(kind="name", group="", base=Plugin, built_in={})
 """Finds ``package.module:Name`` of any kind."""
-_ATTRIBUTES: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+_ATTRIBUTES: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 """The attributes that are shown, by kind and title."""
 _TRAINING = {True: "side by side", False: "one by one"}
 

@@ -1,6 +1,5 @@
 """The `fedappeal` command: checks that its packages can be imported, then does what `commands` has for it."""
 
-import errno
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,10 +42,6 @@ def _import_path(name: str) -> Path | None:
     return Path(spec.origin) if spec.origin else None
 
 
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-"""Errors of the system for which a program has nothing to explain: full, read-only, forbidden, damaged."""
-
-
 def main(by_variables: str = "") -> None:
     """Run the command; a user's error is one line and exit code 2.
 
@@ -67,6 +62,7 @@ def main(by_variables: str = "") -> None:
     from fedappeal.cli.commands import cli
     from fedappeal.cli.options import take_variables
     from fedappeal.settings.config import ConfigError
+    from fedappeal.system.plain_files import OF_THE_DISK
     from fedappeal.views.terminal.printing import complain
 
     try:
@@ -81,7 +77,7 @@ def main(by_variables: str = "") -> None:
 
         lines = [explain(error)]
     except OSError as error:
-        if error.errno not in _OF_THE_DISK:
+        if error.errno not in OF_THE_DISK:
             raise
         complain(error)
         sys.exit(1)

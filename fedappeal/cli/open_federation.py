@@ -254,7 +254,7 @@ def _write_services(folder: Path, arguments: Sequence[str], addresses: Addresses
     }
     lines = []
     for name, start in _SERVICES.items():
-        template = Template((files("fedappeal.federation") / "templates" / name).read_text())
+        template = Template((files("fedappeal.federation") / "templates" / name).read_text("utf-8"))
         replace_file(folder / name, template.substitute(facts).encode())
         lines.append(f"made  {folder / name}  ({Template(start).substitute(facts)})")
     return lines

@@ -92,7 +92,7 @@ def _row(*cells: str) -> str:
 def main() -> None:
     """Write the tables of the current checkout anew."""
     for path, current in ((Path("docs/reference.md"), renew_tables), (Path("pyproject.toml"), with_tables)):
-        path.write_text(current(path.read_text()))
+        path.write_text(current(path.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

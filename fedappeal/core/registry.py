@@ -10,7 +10,7 @@ from fedappeal.core.plugins import Registry
 from fedappeal.core.policy import Policy
 from fedappeal.core.requirement import RequirementKind
 
-BUILT_IN: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+BUILT_IN: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 """``module:Name`` by kind and name."""
 STRATEGIES: Registry[Any] = Registry(
     "strategy", "fedappeal.strategies", "strategies.rounds.strategy:Strategy", BUILT_IN["strategy"]

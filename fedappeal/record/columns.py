@@ -36,7 +36,7 @@ HEADLINE, SUMMARY, CARD = "headline", "summary", "card"
 """Progress bars and verdicts, a run's summary in Python, and a model's card."""
 
 _NEW = "*"
-_CATALOGUE: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+_CATALOGUE: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _VIEWS: Mapping[str, Mapping[str, Any]] = _CATALOGUE["views"]
 """By view its order, and what a column has there alone."""
 

@@ -23,7 +23,7 @@ _FOLDER = Path(__file__).parent
 
 def experiment_names() -> list[str]:
     """Return the names of all experiments."""
-    names: list[str] = tomllib.loads((_FOLDER / "experiments.toml").read_text())["names"]
+    names: list[str] = tomllib.loads((_FOLDER / "experiments.toml").read_text("utf-8"))["names"]
     return names
 
 

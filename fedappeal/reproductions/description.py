@@ -229,7 +229,7 @@ def read_experiment(path: Path, name: str) -> Experiment:
 
 def _read(path: Path) -> dict[str, Any]:
     """Return a file's tables, those of the files that it extends included."""
-    own = tomllib.loads(path.read_text())
+    own = tomllib.loads(path.read_text("utf-8"))
     whole: dict[str, Any] = {}
     for name in own.pop("extends", ()):
         whole = _over(whole, _read(path.with_name(f"{name}.toml")))

@@ -38,7 +38,7 @@ def write_pages(folder: Path) -> None:
     for name in experiment_names():
         rewrite_page(load_experiment(name), folder)
     readme = folder / "README.md"
-    replace_file(readme, with_list(readme.read_text(), folder).encode())
+    replace_file(readme, with_list(readme.read_text("utf-8"), folder).encode())
 
 
 if __name__ == "__main__":

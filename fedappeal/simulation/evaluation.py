@@ -97,7 +97,7 @@ def missing_bfloat16(device: str) -> str:
     """Return a warning for a processor without bfloat16 instructions; empty if it has them."""
     if device != "cpu" or not CPU_INFO.exists():
         return ""
-    fields = (line.partition(":") for line in CPU_INFO.read_text().splitlines())
+    fields = (line.partition(":") for line in CPU_INFO.read_text("utf-8").splitlines())
     features = {word for name, _, value in fields if name.strip() in ("flags", "Features") for word in value.split()}
     if any(word.endswith("bf16") for word in features):
         return ""

@@ -67,14 +67,14 @@ class PlannedRun:
 
     def result(self) -> RunResult:
         """Return the result of a finished run."""
-        computed = [] if self.config else [json.loads((self.path / RESULT).read_text())["result"]]
+        computed = [] if self.config else [json.loads((self.path / RESULT).read_text("utf-8"))["result"]]
         lines = computed or Record(self.path).history
         return RunResult(self.arm, self.seed, self.settings, lines, self.path)
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings and versions in the run's folder; empty without a folder."""
         if self.config is None:
-            return dict(json.loads((self.path / RESULT).read_text())) if (self.path / RESULT).exists() else {}
+            return dict(json.loads((self.path / RESULT).read_text("utf-8"))) if (self.path / RESULT).exists() else {}
         return Record(self.path).config if (self.path / CONFIG).exists() else {}
 
     def differing(self) -> list[str]:

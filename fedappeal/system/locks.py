@@ -51,7 +51,7 @@ def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / name, "a+", opener=open_lock)  # noqa: SIM115
+        file = open(folder / name, "a+", encoding="utf-8", opener=open_lock)  # noqa: SIM115
     except NotPlain as error:
         raise ConfigError(f"file '{folder / name}' is not allowed: {error.strerror}") from None
     except OSError as error:

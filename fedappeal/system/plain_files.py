@@ -17,6 +17,8 @@ from pathlib import Path
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
 
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+"""Errors of the system for which a program has nothing to explain: full, read-only, forbidden, damaged."""
 LARGEST = 1 << 27
 """Bytes of a text that is held at once: a line, or a file of JSON. A million clients fit into a line."""
 WANDB = "wandb"

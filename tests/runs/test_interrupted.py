@@ -1,10 +1,12 @@
-"""Ctrl-C while a run's folder is being made: the command says how the run continues, where there is one."""
+"""Ctrl-C, or a disk's error, while a run's folder is being made: the command says how the run continues."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from fedappeal.record.folder import RunFolder
+from fedappeal.runs.launch.in_process import _resumable
 from fedappeal.runs.launch.observers import INTERRUPTED, RunUnfinished
 from fedappeal.runs.launch.superlink import LocalProcesses
 from fedappeal.runs.plan import RunPlan
@@ -28,3 +30,30 @@ def test_an_interrupt_while_the_folder_is_made(when: str, tmp_path: Path, monkey
     after = f"continue with: fedappeal resume {path}" if when == "after" else "no run had begun"
     assert ended.value.lines == (f"interrupted; all processes have ended; {after}",)
     assert ended.value.code == INTERRUPTED
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_folder_that_became_read_only_is_said_with_how_the_run_continues(
+    local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    plan = RunPlan.of(RunConfig.parse({"clients": 2}), path)
+
+    def run(number: int) -> None:
+        def create(*arguments: object) -> RunFolder:
+            raise OSError(number, "a reason")
+
+        monkeypatch.setattr(RunFolder, "create", create)
+        if local:
+            LocalProcesses().launch(plan, None)  # type: ignore[arg-type]
+        with _resumable([plan]):
+            create()
+
+    with pytest.raises(OSError, match="a reason"):
+        run(errno.EROFS)  # there is nothing to continue yet
+    monkeypatch.undo()
+    plan.folder({})
+    for number, said in ((errno.EROFS, f"; continue with: fedappeal resume {path}"), (errno.EBADF, "")):
+        with pytest.raises(RunUnfinished if said else OSError) as ended:
+            run(number)
+        assert str(ended.value) == f"[Errno {number}] a reason{said}"

@@ -21,6 +21,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
+from fedappeal.system.plain_files import OF_THE_DISK
 from fedappeal.system.process_end import end_as_interrupt
 
 _ANY_SEED = {"seed": 0, "data_seed": 0}
@@ -208,19 +209,28 @@ class InProcess:
 
 @contextlib.contextmanager
 def _resumable(plans: Sequence[RunPlan]) -> Any:
-    """Say how runs continue that Ctrl-C or SIGTERM ends."""
+    """Say how runs continue that Ctrl-C, SIGTERM or a disk ends."""
     try:
         with end_as_interrupt():
             yield
     except KeyboardInterrupt:
-        again = resume_command(plans[0].config, "FOLDER" if len(plans) > 1 else plans[0].given_path)
-        after = f"continue with: {again}" if any(plan.begun for plan in plans) else NOT_BEGUN
-        line = f"interrupted; all finished rounds are kept; {after}"
+        line = f"interrupted; all finished rounds are kept; {_continue_with(plans) or NOT_BEGUN}"
         raise RunUnfinished(line, code=INTERRUPTED) from None
+    except OSError as error:
+        if error.errno not in OF_THE_DISK or not (again := _continue_with(plans)):
+            raise
+        raise RunUnfinished(f"{error}; {again}") from None
     except Exception as error:
         if not is_authors(error):
             raise
         raise RunUnfinished(reason(error)) from error
+
+
+def _continue_with(plans: Sequence[RunPlan]) -> str:
+    """Return how a run continues; empty: none has begun."""
+    if not any(plan.begun for plan in plans):
+        return ""
+    return f"continue with: {resume_command(plans[0].config, 'FOLDER' if len(plans) > 1 else plans[0].given_path)}"
 
 
 def _simulate_shown(plan: RunPlan, simulation: Simulation, observers: Observers) -> None:

@@ -31,6 +31,7 @@ from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, R
 from fedappeal.runs.plan import RunPlan, check_bounded
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import is_reference
+from fedappeal.system.plain_files import OF_THE_DISK
 from fedappeal.system.process_end import end_as_interrupt
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 
@@ -90,6 +91,10 @@ class LocalProcesses:
             after = again if plan.begun else NOT_BEGUN
             raise RunUnfinished(f"interrupted; all processes have ended; {after}", code=INTERRUPTED) from None
         except (_RunFailed, ClientsEnded, SuperLinkError, ControlError) as error:
+            raise RunUnfinished(f"{error}; {again}") from None
+        except OSError as error:
+            if error.errno not in OF_THE_DISK or not plan.begun:
+                raise
             raise RunUnfinished(f"{error}; {again}") from None
 
     def _run_shown(self, plan: RunPlan, folder: RunFolder, observers: Observers) -> None:

@@ -26,7 +26,7 @@ IGNITION = "ignition"
 COMPARED = ("kept", "regret", "worst")
 """Measures by which strategies are compared with FedAvg at a task's largest goodwill."""
 
-_TEXTS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("page.toml").read_text())
+_TEXTS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("page.toml").read_text("utf-8"))
 
 
 def with_verdicts(results: BenchResults) -> BenchResults:

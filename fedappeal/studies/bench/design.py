@@ -74,7 +74,7 @@ class _Design(Part):
 
 _FILE = Path(__file__).with_name("design.toml")
 with in_one_line(_FILE):
-    _DESIGN = _Design.model_validate(tomllib.loads(_FILE.read_text()))
+    _DESIGN = _Design.model_validate(tomllib.loads(_FILE.read_text("utf-8")))
 DESIGNED, TASKS, BEHAVIOURS = _DESIGN.strategies, _DESIGN.tasks, _DESIGN.behaviours
 """The strategies, tasks and behaviours of the fixed design."""
 RATES = {name: behaviour.rate for name, behaviour in BEHAVIOURS.items() if behaviour.rate is not None}

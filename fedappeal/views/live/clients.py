@@ -31,7 +31,7 @@ _LISTED_NODE = ("online", "registered")
 _ATTENTION = ("resting", "silent", "slow", "failed", "away")
 """States of clients that come first where not all are shown."""
 
-STATES: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("states.toml").read_text())
+STATES: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("states.toml").read_text("utf-8"))
 """What each state of a client means."""
 _NO_REPLY = ("failed", "absent")
 _OF_DECISION = {"joined": "joined", "sat-out": "sat out", "left": "left", "surplus": "surplus", "refused": "unused"}

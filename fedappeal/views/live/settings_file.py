@@ -58,7 +58,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         if not stat.S_ISREG(file.stat().st_mode) or file.stat().st_size > MOST_BYTES:
             raise ConfigError(f"'{file}' is not allowed: a file of at most {MOST_BYTES} bytes")
-        read = tomllib.loads(file.read_text())
+        read = tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"'{file}' cannot be read: {error}") from None
     settings: dict[str, Any] = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-_CATALOGUE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+_CATALOGUE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 def metrics_in(registry: CollectorRegistry, part: str) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from fedappeal.views.report import charts
 from fedappeal.views.report.charts import Chart
 from fedappeal.views.report.recorded import MOST_CLIENTS, NO_NAMES, ReportedRun, reported_run
 
-_PAGE = files("fedappeal.views.report").joinpath("page.html").read_text()
-DRAWING = files("fedappeal.views.report").joinpath("drawing.js").read_text()
+_PAGE = files("fedappeal.views.report").joinpath("page.html").read_text("utf-8")
+DRAWING = files("fedappeal.views.report").joinpath("drawing.js").read_text("utf-8")
 """The script that draws one of them."""
 
 
