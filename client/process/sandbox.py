@@ -145,7 +145,7 @@ def _mount(libc: ctypes.CDLL, folder: str, user: int, group: int) -> None:
     """Put a file system of a limited size over a folder, which is then empty, and go there."""
     try:
         for name, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            Path(f"/proc/self/{name}").write_text(line)
+            Path(f"/proc/self/{name}").write_text(line, "utf-8")
     except OSError as error:
         raise NotConfined(f"no user of its own: {error.strerror}") from None
     options = f"size={QUOTA},nr_inodes={_MOST_WRITTEN},mode=700".encode()
