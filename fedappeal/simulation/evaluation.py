@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from client.learner import Job, Sent
 from client.participant import Participant
@@ -228,10 +230,7 @@ class ClientsEvaluation:
         on_cpu = all(p.device.type == "cpu" for p in model.parameters())
         workers = self._workers if on_cpu and is_pytorchs_own(model) else None
         list(map(measure, pieces(spans)) if workers is None else workers.map(measure, pieces(spans)))
-        first = np.cumsum(counts) - counts
-        loss, correct = (np.add.reduceat(values.double().cpu().numpy(), first) / counts for values in (losses, right))
-        measured = map(Evaluation, loss.tolist(), correct.tolist())
-        return dict(zip(clients, measured, strict=True))
+        return dict(zip(clients, _means(losses, right, counts), strict=True))
 
     def _for_inference(self, model: nn.Module) -> nn.Module:
         """Return a model optimised for large passes, made once for PyTorch's own modules."""
@@ -240,6 +239,35 @@ class ClientsEvaluation:
         if model not in self._fast:
             self._fast[model] = for_inference(model)
         return self._fast[model]
+
+
+def _means(losses: Tensor, right: Tensor, counts: NDArray[np.int64]) -> Iterator[Evaluation]:
+    """Yield each client's evaluation, given those of its examples, one client's after another's."""
+    first = np.cumsum(counts) - counts
+    loss, correct = (np.add.reduceat(values.double().cpu().numpy(), first) / counts for values in (losses, right))
+    return map(Evaluation, loss.tolist(), correct.tolist())
+
+
+def evaluates_own(request: EvaluateRequest) -> bool:
+    """Return whether `own_evaluations` may answer a request."""
+    plain = request.noise is None and request.precision == FLOAT32 and request.task.is_plain()
+    few = only_tensor(request.data.x) is not None and len(request.data) <= CHUNK
+    return plain and few and is_pytorchs_own(request.model)
+
+
+@torch.no_grad()
+def own_evaluations(requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
+    """Return the evaluations of clients' own models, which are called where they lie: nothing is loaded."""
+    model, task = requests[0].model.eval(), requests[0].task
+    device = requests[0].data.device
+    logits = []
+    for request in requests:
+        arrays = {name: torch.from_numpy(np.array(array)).to(device) for name, array in request.arrays.items()}
+        logits.append(functional_call(model, arrays, (request.data.x,)))
+    outputs, labels = torch.cat(logits), torch.cat([request.data.y for request in requests])
+    losses = task.loss(outputs, labels, reduction="none")
+    counts = np.array([len(request.data) for request in requests])
+    return list(_means(losses, outputs.argmax(dim=1) == labels, counts))
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

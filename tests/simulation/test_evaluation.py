@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from client.training.models import FLOAT32, arrays_of, evaluate
-from client.training.requests import EvaluateRequest
+from client.training.models import BFLOAT16, FLOAT32, arrays_of, evaluate
+from client.training.noise import Noise
+from client.training.requests import Arithmetic, EvaluateRequest
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation import evaluation
-from fedappeal.simulation.evaluation import ClientsEvaluation
+from fedappeal.simulation.evaluation import ClientsEvaluation, evaluates_own, own_evaluations
 from fedappeal.simulation.forms.batched import Examples
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
@@ -127,3 +129,41 @@ def test_each_model_is_measured_by_its_own_values_though_what_calculates_it_is_m
         found = of.of(replace(asked(model), model=scratch), examples(), range(CLIENTS))
         for k, each in expected(model, range(CLIENTS)).items():
             assert (found[k].loss, found[k].score) == pytest.approx(each, rel=1e-5)
+
+
+def test_own_models_are_measured_as_each_client_would_alone() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
+
+    def own(k: int) -> EvaluateRequest:
+        torch.manual_seed(k)
+        arrays = {n: np.array(a + torch.rand(a.shape).numpy(), a.dtype) for n, a in arrays_of(module).items()}
+        for array in arrays.values():
+            array.flags.writeable = False
+        return EvaluateRequest(TASK, module, k, SPLITS[k], arrays, "test", "")
+
+    requests = [own(k) for k in (4, 0, 2)]
+    alone = [Arithmetic().evaluate(request) for request in requests]
+    held = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    for found, expected in zip(own_evaluations(requests), alone, strict=True):
+        assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+        assert found.score == expected.score
+    assert all(torch.equal(held[name], tensor) for name, tensor in module.state_dict().items()), "nothing is loaded"
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        {"precision": BFLOAT16},
+        {"noise": Noise(1, "client", 1)},
+        {"model": nn.Sequential(nn.Flatten(), Spy())},
+        {
+            "data": Split(
+                torch.rand(evaluation.CHUNK + 1, 1, 8, 8), torch.zeros(evaluation.CHUNK + 1, dtype=torch.int64)
+            )
+        },
+    ],
+)
+def test_what_own_evaluations_cannot_do_is_left_to_each_client(alone: dict[str, Any]) -> None:
+    request = asked(TASK.initial_model(3))
+    assert evaluates_own(request)
+    assert not evaluates_own(replace(request, **alone))

@@ -30,7 +30,7 @@ from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.draws import TORCH_GENERATOR
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
-from fedappeal.simulation.evaluation import ClientsEvaluation
+from fedappeal.simulation.evaluation import ClientsEvaluation, evaluates_own, own_evaluations
 from fedappeal.simulation.forms import batched
 from fedappeal.simulation.forms.batched import BatchedForm, ModelParts, arrays_of_places, line_up, steps_of_rows
 from fedappeal.simulation.pool import ClientsData
@@ -167,8 +167,8 @@ class BatchScheduler(ClientQueue):
         return request.rule.batched
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
-        """Return the evaluation of the common model, made once for all clients."""
-        if (all_clients := getcurrent().parent) is None or not request.shared:
+        """Return the evaluation of a model: a common one's is made once for all, own ones' are made side by side."""
+        if (all_clients := getcurrent().parent) is None or not (request.shared or evaluates_own(request)):
             return super().evaluate(request)
         measured: Evaluation = all_clients.switch(request)
         return measured
@@ -211,7 +211,7 @@ class BatchScheduler(ClientQueue):
         first = requests[0]
         try:
             if isinstance(first, EvaluateRequest):
-                return self._evaluate(requests)
+                return self._evaluate(requests) if first.shared else own_evaluations(requests)
             if len(requests) < self._form.smallest_batch or self._is_too_long(requests):
                 alone = Arithmetic.train if isinstance(first, TrainRequest) else Arithmetic.gradient
                 return [answer(partial(alone, self), request) for request in requests]
