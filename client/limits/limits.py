@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -133,7 +134,7 @@ class Limits(Settings):
             if not (equals and key and value):
                 raise ConfigError(f"limits = '{text}' is not allowed: KEY=VALUE separated by spaces, or '{OFF}'")
             values[key.replace("_", "-")] = scalar(value)
-        return self.with_values(values)
+        return self.with_values(values) if values else self
 
     def with_values(self, values: Mapping[str, object]) -> Self:
         """Return these limits with some replaced; errors as in `parse`."""
@@ -148,17 +149,31 @@ def read_limits(folder: Path) -> Limits:
     """
     path = folder / LIMITS
     try:
-        content = parse_json(path.read_bytes())
+        state = path.stat()
+        return _read(path, state.st_mtime_ns, state.st_ino)
     except FileNotFoundError:
         return Limits()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"file '{path}' cannot be read: {error} (`fedappeal client limits --reset`)") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, changed: int, inode: int) -> Limits:
+    """Return the limits of a file; a client looks twice a second, and another time or inode is another file."""
+    try:
+        content = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise _unreadable(path, error) from None
     if not isinstance(content, dict):
         raise ConfigError(f"file '{path}' cannot be read: it is no JSON object of limits")
     try:
         return Limits.parse(content)
     except ConfigError as error:
         raise ConfigError(f"file '{path}' is not allowed: {error}") from None
+
+
+def _unreadable(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(f"file '{path}' cannot be read: {error} (`fedappeal client limits --reset`)")
 
 
 def write_limits(folder: Path, limits: Limits) -> None:

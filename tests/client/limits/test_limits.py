@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,26 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: str) 
     with pytest.raises(ConfigError, match=f"^file '{tmp_path}/limits.json'") as error:
         read_limits(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_a_file_is_parsed_again_only_where_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def parse(content: bytes) -> Any:
+        parsed.append(content)
+        return json.loads(content)
+
+    monkeypatch.setattr("client.limits.limits.parse_json", parse)
+    assert read_limits(tmp_path) == Limits()
+    write_limits(tmp_path, Limits(max_steps=7))
+    assert [read_limits(tmp_path).max_steps for _ in range(3)] == [7, 7, 7]
+    assert len(parsed) == 1
+    write_limits(tmp_path, Limits(max_steps=8))
+    assert read_limits(tmp_path).max_steps == 8
+    (tmp_path / LIMITS).write_text('{"max-steps": 9}')  # by an editor: the same inode
+    assert read_limits(tmp_path).max_steps == 9
+    (tmp_path / LIMITS).unlink()
+    assert read_limits(tmp_path) == Limits()
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
