@@ -257,17 +257,20 @@ def evaluates_own(request: EvaluateRequest) -> bool:
 
 @torch.no_grad()
 def own_evaluations(requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
-    """Return the evaluations of clients' own models, which are called where they lie: nothing is loaded."""
+    """Return the evaluations of clients' own models: the module is called with their arrays, and keeps its own."""
     model, task = requests[0].model.eval(), requests[0].task
     device = requests[0].data.device
-    logits = []
+    logits, labels = [], []
     for request in requests:
+        of_client = only_tensor(request.data.y)
+        assert of_client is not None
+        labels.append(of_client)
         arrays = {name: torch.from_numpy(np.array(array)).to(device) for name, array in request.arrays.items()}
         logits.append(functional_call(model, arrays, (request.data.x,)))
-    outputs, labels = torch.cat(logits), torch.cat([request.data.y for request in requests])
-    losses = task.loss(outputs, labels, reduction="none")
+    outputs, right = torch.cat(logits), torch.cat(labels)
+    losses = task.loss(outputs, right, reduction="none")
     counts = np.array([len(request.data) for request in requests])
-    return list(_means(losses, outputs.argmax(dim=1) == labels, counts))
+    return list(_means(losses, outputs.argmax(dim=1) == right, counts))
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
