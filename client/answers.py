@@ -28,7 +28,6 @@ from client.state.own_key import proof_of
 from client.state.preferred import record_name
 from client.state.signs import note_training
 from fedappeal.core.algorithm import personal_of, priority_of, reports
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import UNMEASURED, Evaluation, Measured, Requirement
 from fedappeal.protocol import keys
@@ -50,13 +49,11 @@ class Question:
         message: the message.
         context: of the client.
         unpack: returns a model's arrays by name and its content hash; remembers those of the latest.
-        training_of: returns settings of local training; the same.
     """
 
     message: Message
     context: Context
     unpack: Callable[[ArrayRecord, Layout], tuple[Arrays, str]]
-    training_of: Callable[..., LocalTrainingSettings]
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -229,7 +226,7 @@ def train(client: Participant, question: Question) -> Outcome:
     if decided.decision is not Decision.JOINED:
         return Outcome(what, judged=_judged(client, judged, requirement, run_key), told=told(decided.decision))
 
-    training = question.training_of(config, client.terms.settings)
+    training = client.terms.training.changed_by(config)
     measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, instructions, judged)
     rule = named_rule(client, algorithm, config)
     joined = JoinedRound(

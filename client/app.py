@@ -17,7 +17,6 @@ from client.outcome import Outcome
 from client.roster import Participants, node_of
 from client.settings import ANY
 from client.training.task_learner import TaskLearners
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.packing import content_hash
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.last_result import LastResult
@@ -32,7 +31,6 @@ class Clients:
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
         self._unpacked = LastResult(lambda record, layout: (layout.unpack(record), content_hash(record)))
-        self._training_of = LastResult(LocalTrainingSettings.of)
 
     def __reduce__(self) -> str:
         """Pickle as the process's own: Flower's simulation sends the app with each message.
@@ -50,7 +48,7 @@ class Clients:
         Raises:
             ConfigError: it cannot be answered; one line for the server.
         """
-        question = Question(message, context, self._unpacked, self._training_of)
+        question = Question(message, context, self._unpacked)
         kind = message.metadata.message_type.removesuffix(".default")
         asks = context.node_config.get("approve", ANY) != ANY
         if asks and (outcome := held_back(node_of(context.node_config), question, kind)) is not None:

@@ -161,12 +161,7 @@ class Terms:
     @cached_property
     def training(self) -> LocalTrainingSettings:
         """The run's own settings of local training."""
-        return LocalTrainingSettings.of(self.settings)
-
-    @cached_property
-    def settings(self) -> Mapping[str, Scalar]:
-        """The run's settings by key, as its configuration brings them."""
-        return self._config.as_config()
+        return LocalTrainingSettings.of(self._config.as_config())
 
     def requirement_key(self, learner: Learner, initial: str, client: str) -> str:
         """Return the name under which a client's requirement is stored; a number's is found once for all clients.

@@ -126,7 +126,7 @@ class AppClients:
         """
         kind = message.metadata.message_type.removesuffix(".default")
         node = _node_of(context.node_config)
-        question = Question(message, context, _unpack, LocalTrainingSettings.of)
+        question = Question(message, context, _unpack)
         code = "" if self._code is None else self._code()
         if node.asks and (held := held_back(node, question, kind, code)) is not None:
             replied = held.reply(message)
@@ -167,7 +167,7 @@ class AppClients:
             reply = self.app(message, theirs)
             learner.note(reply, "" if self._offers.splits else f"/{content_hash(attended.model)}")
             return AppOutcome(EVALUATED, replied=learner.let_out(reply, client.discloses))
-        question = Question(translated, ours, _unpack, LocalTrainingSettings.of)
+        question = Question(translated, ours, _unpack)
         answer = {MessageType.QUERY: answers.enrol, MessageType.TRAIN: answers.train}.get(kind, answers.evaluate)
         outcome = answer(client, question)
         reply = _stock_reply(message, outcome, learner) if not of_us else outcome.reply(message)

@@ -99,6 +99,15 @@ class LocalTrainingSettings(LocalSteps, LearningRate):
             merged |= {key: source[key] for key in names if key in source}
         return cls.parse(merged)
 
+    def changed_by(self, told: Mapping[str, object]) -> "LocalTrainingSettings":
+        """Return the settings with those that a message tells, such as a schedule's learning rate.
+
+        Raises:
+            ConfigError: one of those is not allowed.
+        """
+        changed = {key: told[key] for key in self.keys() if key in told}
+        return self.of(changed, self.as_config()) if changed else self
+
     def steps(self, num_examples: int) -> int:
         """Number of local steps: the setting, or as many as the epochs hold."""
         if self.local_steps:

@@ -30,3 +30,17 @@ def test_settings_come_from_the_first_source_that_has_them() -> None:
         LocalTrainingSettings.of({"learning-rate": 0.5})
     with pytest.raises(ConfigError, match="learning-rate = -1 is not allowed"):
         LocalTrainingSettings.of({"learning-rate": -1, "batch-size": 8})
+
+
+RUN = LocalTrainingSettings(learning_rate=0.1, batch_size=32, local_steps=30)
+
+
+def test_a_message_changes_what_it_tells_alone() -> None:
+    told = {"learning-rate": 0.05, "local-steps": 7, "round": 3}
+    assert RUN.changed_by(told) == LocalTrainingSettings(learning_rate=0.05, batch_size=32, local_steps=7)
+    assert RUN.changed_by({"round": 3}) is RUN
+
+
+def test_what_a_message_tells_is_checked() -> None:
+    with pytest.raises(ConfigError, match="local-steps = -1 is not allowed"):
+        RUN.changed_by({"local-steps": -1})
