@@ -15,9 +15,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from client.blend import Blend, Way
 from client.data.refused import OwnDataRefused
 from client.joined_round import JoinedRound, check_sent
-from client.learner import PERSONAL, SPLITS, Job, NotReady, Sent, check_offered, check_rule
+from client.learner import HALVES, PERSONAL, SPLITS, NotReady, Sent, check_offered, check_rule
 from client.limits.privacy import protected
 from client.named import NO_STRATEGY, check_plugins, named_rule, named_strategy
 from client.outcome import ANSWERED, DECISIONS, DECLINED, EVALUATED, LEFT, SAT_OUT, Metrics, Outcome
@@ -27,7 +28,7 @@ from client.state.activity import Judged, judged_of
 from client.state.own_key import proof_of
 from client.state.preferred import record_name
 from client.state.signs import note_training
-from fedappeal.core.algorithm import personal_of, priority_of, reports
+from fedappeal.core.algorithm import ClientSide, check_use, personal_of, priority_of, reports
 from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import UNMEASURED, Evaluation, Measured, Requirement
 from fedappeal.protocol import keys
@@ -154,6 +155,8 @@ def enrol(client: Participant, question: Question) -> Outcome:
         check_offered(learner, f"strategy = '{client.config.strategy}'", SPLITS)
     if client.config.share not in ("auto", "all"):
         check_offered(learner, f"share = '{client.config.share}'", PERSONAL)
+    if client.config.cross_fits:
+        check_offered(learner, f"judge-on = '{client.config.judge_on}'", HALVES)
     personal = personal_of(client.strategy)
     for adapting in (personal.adaptation(), personal.use() if client.config.holds_out else None):
         if adapting is not None:
@@ -207,10 +210,12 @@ def train(client: Participant, question: Question) -> Outcome:
     except NotReady as error:
         return Outcome(SAT_OUT, str(error), told=told(Decision.SAT_OUT))
     evaluation = judged = UNMEASURED
-    if client.policy.needs_loss or reports(algorithm):
-        tuning, use = client.tuning(personal_of(algorithm).tuning_steps() or 0), client.use_of(algorithm)
+    use: Way = None
+    if client.policy.needs_loss or reports(algorithm) or client.chooses:
+        tuning = client.tuning_before(personal_of(algorithm).tuning_steps() or 0)
         evaluation = client.judge(arrays, sent, keys.TRAIN_SPLIT, tuning)
-        judged = client.judge(arrays, sent, client.judged_split, use or tuning)
+        use, worth = _use(client, algorithm, arrays, sent, run_key, server_round)
+        judged = worth or client.judge(arrays, sent, client.judged_split, use or tuning)
     priority = client.priority(priority_of(algorithm).granted(instructions))
     situation = Situation(
         server_round=server_round,
@@ -229,8 +234,10 @@ def train(client: Participant, question: Question) -> Outcome:
     training = client.terms.training.changed_by(config)
     measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, instructions, judged)
     rule = named_rule(client, algorithm, config)
+    check_use(type(algorithm), type(rule), client.config)
+    start = use.of(arrays) if isinstance(use, Blend) else arrays
     joined = JoinedRound(
-        client, decided, rule, question.content, arrays, server_round, run_key, training, instructions, measured
+        client, decided, rule, question.content, start, server_round, run_key, training, instructions, measured
     )
     seen_by_owner = _judged(client, judged, requirement, run_key)
     if client.store.durable and client.node.state_folder:
@@ -239,6 +246,14 @@ def train(client: Participant, question: Question) -> Outcome:
     update = protected(client, question.message, joined.update())
     tells = told(decided.decision, {**client.learner.told(), **claims})
     return Outcome(what, "", seen_by_owner, tells, update, measured, requirement)
+
+
+def _use(
+    client: Participant, algorithm: ClientSide, arrays: Arrays, sent: Sent, run_key: str, before: int
+) -> tuple[Way, Evaluation | None]:
+    """Return what a client does with a model before it uses it, and what that is worth; None: not measured yet."""
+    adapting = client.use_of(algorithm)
+    return client.best(arrays, sent, run_key, before, adapting) if client.chooses else (adapting, None)
 
 
 def _judged(client: Participant, judged: Evaluation, requirement: Requirement, run_key: str) -> Judged | None:
@@ -273,9 +288,13 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     steps = run.tuning_steps if (of_strategy := personal.tuning_steps()) is None else of_strategy
     steps = int(config.get(keys.TUNING_STEPS, steps))
     survey = keys.STRATEGY not in config and split != keys.TEST_SPLIT  # of the model as it is sent
-    use, tuning = (None, None) if survey else (client.use_of(algorithm), client.tuning(steps))
+    use: Way = None
+    worth: Evaluation | None = None
+    if not survey:
+        use, worth = _use(client, algorithm, arrays, sent, run_key, server_round + 1)
+    tuning = None if survey else client.tuning_before(steps)
 
-    def judge(split: str, after: Job | None) -> Evaluation:
+    def judge(split: str, after: Way) -> Evaluation:
         return client.judge(arrays, sent, split, after)
 
     measured, on_test = judge(split, tuning), judge(keys.TEST_SPLIT, use or tuning)
@@ -289,7 +308,7 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     }
     tells_train_loss = run.report_train_loss and client.discloses.loss
     if client.node.answer_train_split and (run.evaluate_train or tells_train_loss):
-        judged = judge(client.judged_split, use or tuning)
+        judged = worth or judge(client.judged_split, use or tuning)
         told[keys.APPEALED_HELD_OUT if run.holds_out else keys.APPEALED_TRAIN] = int(requirement.met(judged))
         if tells_train_loss:
             told[keys.TRAIN_LOSS] = judge(keys.TRAIN_SPLIT, tuning).loss
@@ -298,7 +317,7 @@ def evaluate(client: Participant, question: Question) -> Outcome:
         adapted = judge(split, client.adaptation(*adapting))
     elif own_model := personal.own_model(client.store, run_key, server_round + 1):
         adapted = client.judges_by.measure({**arrays, **own_model}, split, Sent(""))
-    elif use is not None and not personal.keeps_models:
+    elif (use is not None or client.chooses) and not personal.keeps_models:
         adapted = judge(split, use)
     if adapted is not None:
         scores[keys.ADAPTED + metric.name] = adapted.score

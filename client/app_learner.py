@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from client.learner import GRADIENT, PATH, SPLITS, Job, Learner, NotReady, Sent
+from client.learner import GRADIENT, HALVES, PATH, SPLITS, Job, Learner, NotReady, Sent
 from client.limits.disclosure import Disclosure
 from fedappeal.core.local_rule import LocalRule, Store, StoredRecord
 from fedappeal.core.requirement import Evaluation
@@ -18,7 +18,8 @@ from fedappeal.flower.messages import seconds_left
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.packing import Arrays, Layout, array_record, content_hash, view
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.tasks.examples import FEWEST_HALVED
 
 WARM_UP, JOINED = "warm-up", "batches"
 """Purposes of a `Job`: training alone for the requirement, and for a round that was joined."""
@@ -131,6 +132,7 @@ class Offers:
 
     Attributes:
         splits: its ``evaluate`` measures the split that ``split`` in its configuration names.
+        halves: and the halves of its held-out data by their names.
         rules: local rules that its ``train`` follows where its configuration has their settings (``proximal-mu``).
         gradient: ``query``: it has ``@app.query("gradient")``, which returns the gradient in place of the model; else
             the name in ``train``'s configuration of the learning rate of the one plain step that ``train`` takes;
@@ -139,6 +141,7 @@ class Offers:
     """
 
     splits: bool = False
+    halves: bool = False
     rules: tuple[str, ...] = ()
     gradient: str = ""
     tells: frozenset[str] | None = None
@@ -155,8 +158,7 @@ class AppLearner(Learner):
         app: the app.
         names: of its numbers.
         offers: what it can do.
-        steps: local steps that one call of its ``train`` stands for, in policies that count steps.
-        holds_out: whether the client judges by held-out data.
+        config: the run's settings.
 
     Attributes:
         attended: the message that the client attends to.
@@ -168,13 +170,16 @@ class AppLearner(Learner):
     store: Store
 
     def __init__(
-        self, app: Callable[[Message, Context], Message], names: Names, offers: Offers, steps: int, holds_out: bool
+        self, app: Callable[[Message, Context], Message], names: Names, offers: Offers, config: RunConfig
     ) -> None:
-        self._app, self._names, self._offers, self._steps = app, names, offers, max(1, steps)
+        self._app, self._names, self._offers, self._steps = app, names, offers, max(1, config.local_steps)
         self.can = frozenset(
-            ({SPLITS, PATH} if offers.splits else set()) | ({GRADIENT} if offers.gradient else set())
+            ({SPLITS, PATH} if offers.splits else set())
+            | ({HALVES} if offers.splits and offers.halves else set())
+            | ({GRADIENT} if offers.gradient else set())
         )
-        self.holds_out = holds_out and offers.splits
+        self.holds_out = config.holds_out and offers.splits
+        self._cross_fit = config.cross_fits and HALVES in self.can
         self.joined: Message | None = None
         self._layout: tuple[ArrayRecord, Layout] | None = None
 
@@ -209,6 +214,11 @@ class AppLearner(Learner):
         config = {**self.attended.evaluate_config, **({keys.SPLIT: split} if self._offers.splits else {})}
         reply = self._ask(MessageType.EVALUATE, self.record(arrays), config, self._aside())
         return self.note(reply, f"{where}/{model}" if model else "", where)
+
+    @property
+    def halves(self) -> bool:  # type: ignore[override]
+        """Whether the client judges by halves of its held-out data: where the run asks for it, and they suffice."""
+        return self._cross_fit and self.examples(keys.HELD_OUT_SPLIT) >= FEWEST_HALVED
 
     def _of_split(self, split: str) -> str:
         """Return the name of a split where the app knows splits, else nothing."""

@@ -87,7 +87,7 @@ class JoinedRound:
             )
         arrays = {**self.arrays, **start} if start else self.arrays
         trained = client.trained(arrays, Job(rule, self.training, "batches", self.server_round))
-        client.keep_personal(trained, self.run_key, self.server_round)
+        client.keep(trained, self.run_key, self.server_round)
         return {name: trained[name] for name in learner.expects.names}
 
     def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:

@@ -18,7 +18,7 @@ from client.settings import NodeSettings
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
-from fedappeal.core.requirement import LOOKS, Evaluation
+from fedappeal.core.requirement import LOOKS, Evaluation, Look
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.protocol.packing import Arrays, Layout
@@ -29,6 +29,8 @@ log = logging.getLogger("fedappeal.client")
 
 SPLITS = "splits"
 """Measures on training, held-out and test data apart; else `measure` has one answer for all."""
+HALVES = "halves"
+"""Measures on the halves of its held-out data, too: `fedappeal.protocol.keys.HALVES`."""
 RULES = "rules"
 """Trains by any local rule; else by `train`'s own, and the job tells steps and learning rate."""
 RECORDS = "records"
@@ -93,6 +95,7 @@ class Learner:
         fingerprint: of its task, compared with the run's where that has one.
         data_fingerprint: of the client's own data, with which its requirement changes.
         holds_out: whether it holds data out to judge models by.
+        halves: whether it chooses by one half of them, and judges by the other; False where they are too few.
         personal: names of the arrays that stay with the client.
         trains_personal: whether some of these are trained.
         share: the setting by which they stay.
@@ -107,6 +110,7 @@ class Learner:
     fingerprint: str = ""
     data_fingerprint: str = ""
     holds_out: bool = False
+    halves: bool = False
     personal: Sequence[str] = ()
     trains_personal: bool = False
     share: str = "all"
@@ -116,7 +120,7 @@ class Learner:
     trainable: Sequence[str] = ()
 
     def examples(self, split: str) -> int:
-        """Return the number of examples of a split: ``train``, ``held-out`` or ``test``."""
+        """Return the number of examples of a split: ``train``, ``held-out``, one of its halves, or ``test``."""
         raise NotImplementedError
 
     def measure(self, arrays: Arrays, split: str, sent: Sent | None = None) -> Evaluation:
@@ -265,6 +269,10 @@ class Trains(Protocol):
     def judged_split(self) -> str:
         """The split by which the client judges models."""
 
+    @property
+    def judged_parts(self) -> Sequence[str]:
+        """The same in its halves, where the client cross-fits."""
+
 
 class LocalWarmUp:
     """A `fedappeal.core.requirement.WarmUp` on one client's data, from w_0."""
@@ -301,7 +309,8 @@ class LocalWarmUp:
 
         There are `LOOKS` stretches, or one a step where the steps are fewer.
         """
-        check_offered(self._client.learner, "judge-on = held-out with a requirement by training alone", PATH)
+        judge_on = self._client.config.judge_on
+        check_offered(self._client.learner, f"judge-on = {judge_on} with a requirement by training alone", PATH)
         job = self._client.limited(self._job(steps, learning_rate))
         yield self._initial
         yield from self._client.learner.path(self._initial, job, min(LOOKS, steps))
@@ -314,6 +323,11 @@ class LocalWarmUp:
     def holds_out(self) -> bool:
         """Whether the client judges models by held-out data."""
         return self._client.judged_split == keys.HELD_OUT_SPLIT
+
+    def look(self, arrays: Arrays) -> Look:
+        """Return a look at a model on what the client judges by."""
+        learner, parts = self._client.learner, self._client.judged_parts
+        return Look([learner.measure(arrays, part) for part in parts], [learner.examples(part) for part in parts])
 
     def judged_loss(self, arrays: Arrays) -> float:
         """Return a model's loss on the split by which the client judges."""

@@ -6,30 +6,33 @@ What it decides on is trained and measured by the `Learner` that it holds. What 
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from client.blend import Blend, Way, blends, floating
 from client.learner import RULES, Job, Learner, LocalWarmUp, Sent, check_offered
 from client.limits.guard import Guard
 from client.requirement import made, read_requirement, stored_requirement
 from client.settings import NodeSettings
 from client.state import preferred
-from client.state.memory import RunMemory
+from client.state.memory import OWN, PERSONAL, RunMemory
 from client.terms import Terms
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import ClientSide, personal_of, priority_of
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store
 from fedappeal.core.places import place_of
 from fedappeal.core.policy import Past, Situation
-from fedappeal.core.requirement import Evaluation, Requirement
+from fedappeal.core.requirement import Evaluation, Look, Requirement, choose
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.tasks.examples import FEWEST
+from fedappeal.settings.rounds import BEST
+from fedappeal.tasks.examples import FEWEST, FEWEST_HALVED
 
 log = logging.getLogger("fedappeal.client")
+Judge = Callable[[Arrays, Sent, str, Way], Evaluation]
 ADAPTATION = "adaptation"
 """Purpose of the local training after which a client would use a model."""
 
@@ -41,7 +44,7 @@ class Measurement(NamedTuple):
         sent: which model; the round counts where it is measured with the round's noise, else it is 0.
         split: on which data.
         precision: of the forward passes.
-        after: the local training before it, by `Job.name`; empty: none.
+        after: the local training or the blend before it, by its name; empty: none.
     """
 
     sent: Sent
@@ -156,6 +159,15 @@ class Participant:
         """
         return Job(SGD(), self.plain_training({"local-steps": steps}), "tuning") if steps else None
 
+    def tuning_before(self, steps: int) -> Job | None:
+        """Return the tuning before a judgement, as `tuning`.
+
+        Raises:
+            ConfigError: the run has adaptation steps for that.
+        """
+        self.config.check_tuning(steps)
+        return self.tuning(steps)
+
     def adaptation(self, rule: LocalRule, settings: Mapping[str, Scalar]) -> Job:
         """Return the local training by which this client adapts a model."""
         if type(rule) is not SGD and not self.learner.follows(rule):
@@ -174,6 +186,44 @@ class Participant:
         adapting = personal_of(algorithm).use() or plain
         return None if adapting is None else self.adaptation(*adapting)
 
+    def best(
+        self,
+        arrays: Arrays,
+        sent: Sent,
+        run_key: str,
+        before: int,
+        adapting: Job | None,
+        judge: "Judge | None" = None,
+    ) -> tuple[Way, Evaluation]:
+        """Return what this client does with a model before it uses it, and what it is worth: `use = best`.
+
+        Args:
+            arrays: the model, with what is the client's own.
+            sent: which one it is.
+            run_key: which run.
+            before: the client's own model is that from before this round.
+            adapting: its own steps; None: none.
+            judge: measures; None: as the client judges.
+        """
+        own_round, own = self.memory(run_key).kept(OWN, before)
+        ways: list[Way] = [None, *([adapting] if adapting else []), *blends(own, own_round)]
+        measure, parts = judge or self.judge, self.judged_parts
+        sizes = [self.learner.examples(part) for part in parts]
+        looks = [Look([measure(arrays, sent, part, way) for part in parts], sizes) for way in ways]
+        place, judged = choose(looks)
+        return ways[place], judged
+
+    @property
+    def chooses(self) -> bool:
+        """Whether this client uses the best of what it has; it needs data that are held out for that."""
+        return self.config.use == BEST and self.learner.holds_out
+
+    def used(self, arrays: Arrays, way: Way) -> Arrays:
+        """Return a model as this client uses it."""
+        if way is None:
+            return arrays
+        return way.of(arrays) if isinstance(way, Blend) else self.trained(arrays, way)
+
     # -- what travels, and what stays --------------------------------------------------------------------
 
     def complete(self, shared: Arrays, run_key: str, before: int = 0) -> Arrays:
@@ -186,13 +236,17 @@ class Participant:
         """
         if not self.learner.personal:
             return shared
-        personal = self.memory(run_key).personal(before)
+        personal = self.memory(run_key).kept(PERSONAL, before)[1]
         return {**(personal or self.learner.initial(self.learner.personal)), **shared}
 
-    def keep_personal(self, arrays: Arrays, run_key: str, server_round: int) -> None:
-        """Remember what of a trained model stays with this client."""
-        if self.learner.personal:
-            self.memory(run_key).keep_personal(server_round, {name: arrays[name] for name in self.learner.personal})
+    def keep(self, arrays: Arrays, run_key: str, server_round: int) -> None:
+        """Remember what of a trained model stays with this client, and what it may blend with later ones."""
+        memory, learner = self.memory(run_key), self.learner
+        if learner.personal:
+            memory.keep(PERSONAL, server_round, {name: arrays[name] for name in learner.personal})
+        if self.chooses:
+            memory.keep(OWN, server_round, floating({name: arrays[name] for name in learner.expects.names}))
+        if learner.personal or self.chooses:
             self.measured = {}
 
     # -- requirement -------------------------------------------------------------------------------------
@@ -207,7 +261,7 @@ class Participant:
         layout, pack = self.learner.expects, self.terms.pack if self.store.durable else self.terms.packed
         packed, initial_hash = pack(layout, initial)
         if self.guard is not None:
-            self.guard.make_room(self.store, run_key, packed)
+            self.guard.make_room(self.store, run_key, packed, own_models=2 * self.chooses)
             self.guard.begin_run(run_key, packed)
         if self.store.durable:
             self._say_how_it_judges()
@@ -225,11 +279,18 @@ class Participant:
             log.info(
                 "%d training examples %s: this client holds none out, and judges by its training loss", count, why
             )
+        elif self.config.cross_fits and not self.learner.halves:
+            log.info(
+                "the held-out examples are fewer than %d, or have too many equal inputs: this client judges by "
+                "all of them what it has chosen by them",
+                FEWEST_HALVED,
+            )
         elif self.config.holds_out and self.node.fixed_requirement is not None:
             log.warning(
                 "fixed-requirement = %g is compared with the loss on held-out data in this run, not with the "
-                "training loss (judge-on = held-out)",
+                "training loss (judge-on = %s)",
                 self.node.fixed_requirement,
+                self.config.judge_on,
             )
 
     def requirement(self, run_key: str) -> Requirement:
@@ -251,18 +312,23 @@ class Participant:
         """The split on which this client compares models with its requirement."""
         return keys.HELD_OUT_SPLIT if self.learner.holds_out else keys.TRAIN_SPLIT
 
-    def judge(self, arrays: Arrays, sent: Sent, split: str, after: Job | None = None) -> Evaluation:
+    @property
+    def judged_parts(self) -> Sequence[str]:
+        """The same in its halves, where this client chooses by one and judges by the other."""
+        return keys.HALVES if self.learner.halves else (self.judged_split,)
+
+    def judge(self, arrays: Arrays, sent: Sent, split: str, after: Way = None) -> Evaluation:
         """Evaluate a model on this client's data; what was measured of the latest model is remembered.
 
         Args:
             arrays: the model.
             sent: which one it is.
-            split: ``train``, ``held-out`` or ``test``.
-            after: local training before it; None: the model as it is.
+            split: ``train``, ``held-out``, one of its halves, or ``test``.
+            after: what is done with it before; None: nothing.
         """
         return self.judge_with(self.judges_by, arrays, sent, split, after)
 
-    def judge_with(self, learner: Learner, arrays: Arrays, sent: Sent, split: str, after: Job | None) -> Evaluation:
+    def judge_with(self, learner: Learner, arrays: Arrays, sent: Sent, split: str, after: Way) -> Evaluation:
         """Return what a learner measures; the rest as in `judge`."""
         # A measurement without noise is the same in every round.
         of = sent if self.config.loss_mode == "training" else Sent(sent.model)
@@ -274,9 +340,11 @@ class Participant:
             return self.measured[key]
         splits = [split]
         if after is not None:
-            arrays, sent = self.trained(arrays, after), Sent("", sent.server_round)
-            if after.purpose == ADAPTATION:  # what is asked next of the same model; it is trained once
-                splits = list(dict.fromkeys((split, keys.TEST_SPLIT, self.judged_split)))
+            arrays, sent = self.used(arrays, after), Sent("", sent.server_round)
+            if isinstance(after, Job) and after.purpose == ADAPTATION:
+                # What is asked next of the same model; it is trained once.
+                judged = self.judged_parts if self.chooses else (self.judged_split,)
+                splits = list(dict.fromkeys((split, keys.TEST_SPLIT, *judged)))
         for one in splits:
             self.measured[key._replace(split=one)] = learner.measure(arrays, one, sent)
         return self.measured[key]
@@ -372,16 +440,16 @@ class Participant:
         on_test: Evaluation,
         run_key: str,
         server_round: int,
-        use: Job | None = None,
+        use: Way = None,
     ) -> str:
         """Keep the preferred model with its card; return which one it is (MaxFL, section 5).
 
-        The global model is kept as the client uses it: after the steps of ``use``, by which it was measured.
+        The global model is kept as the client uses it: by ``use``, as it was measured.
         """
         met, metric = requirement.met(on_test), on_test.metric
         which = "global" if met or not requirement.solo else "solo"
-        if which == "global" and use is not None:
-            arrays = self.trained(arrays, use)
+        if which == "global":
+            arrays = self.used(arrays, use)
         preferred_arrays, figures = arrays, {metric.name: on_test.score, "loss": on_test.loss, **on_test.others}
         if which == "solo":
             preferred_arrays, figures = requirement.solo, {metric.name: requirement.solo_score}

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.core.requirement import METRIC, Requirement, RequirementKind, WarmUp
+from fedappeal.core.requirement import METRIC, Requirement, RequirementKind, WarmUp, choose
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, Count, Positive, RunConfig, Scalar
 
@@ -24,7 +24,8 @@ class Solo(RequirementKind):
     """The loss of a model that the client trains alone from w_0 (MaxFL, section 3).
 
     Where the client judges by held-out data, the solo model is the one of its path that is best on them: training on
-    would overfit, and make the requirement an easy one.
+    would overfit, and make the requirement an easy one. Its lowest loss is of data by which it was chosen; where the
+    client cross-fits, each half of the data judges the model that the other chose (see `choose`).
     """
 
     name = "solo"
@@ -46,11 +47,13 @@ class Solo(RequirementKind):
         steps = settings.steps if settings.effort == "set" else client.federated_steps
         solo: Arrays
         if client.holds_out:
-            rho, solo, loss = math.inf, {}, math.nan
+            looks, solo, lowest = [], {}, math.inf
             for model in client.path(steps, settings.learning_rate):
-                if (loss := client.judged_loss(model)) < rho:
-                    rho, solo = loss, model
-            rho = rho if math.isfinite(loss) else loss  # a training that diverges is no requirement
+                looks.append(client.look(model))
+                if (loss := looks[-1].whole.loss) < lowest:
+                    lowest, solo = loss, model
+            # A training that diverges is no requirement.
+            rho = choose(looks)[1].loss if math.isfinite(loss) else loss
         else:
             solo = client.train(steps, settings.learning_rate)
             rho = client.train_loss(solo)
@@ -135,7 +138,7 @@ def requirement_key(
         general = ("batch-size", "momentum", "weight-decay", "seed", "loss-mode")
         settings = config.as_config()
         training = {**{key: settings[key] for key in general}, "client": client, "initial": initial}
-    own, more = kind.settings.as_config(), ("held-out",) if config.holds_out else ()
+    own, more = kind.settings.as_config(), (config.judge_on,) if config.holds_out else ()
     if own.pop("effort", "set") == "equal":  # without it a requirement has the name that earlier versions gave it
         run = (
             config.scheduled_rounds,

@@ -234,7 +234,7 @@ class AppClients:
         return self._participants.of(derived, message)
 
     def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> AppLearner:
-        return AppLearner(self.app, self._names, self._offers, config.local_steps, config.holds_out)
+        return AppLearner(self.app, self._names, self._offers, config)
 
     def _translated(self, message: Message, attended: Attended, store: Store, of_us: bool, run_key: str) -> Message:
         """Return a message as our clients are sent it."""

@@ -18,6 +18,7 @@ def volunteer(
     higher_is_better: bool = True,
     examples: str = "num-examples",
     splits: bool = False,
+    halves: bool = False,
     rules: Sequence[str] = (),
     gradient: str = "",
     evaluate_config: Mapping[str, Any] | None = None,
@@ -36,6 +37,8 @@ def volunteer(
         examples: the number of examples.
         splits: whether ``evaluate`` measures the data that ``split`` in its configuration names: train, held-out,
             test.
+        halves: for ``judge_on="cross-fitted"``: whether it also measures the halves of the held-out data, held-out-1
+            and held-out-2, which share no input.
         rules: local rules that ``train`` follows where its configuration has their settings: ``["prox"]`` with
             ``proximal-mu``.
         gradient: ``query``: the app has ``@app.query("gradient")``, which returns the gradient as its model; or the
@@ -48,5 +51,5 @@ def volunteer(
         ConfigError: for a setting that is not allowed.
     """
     named = {key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()}
-    names, offers = Names(loss, metric, higher_is_better, examples), Offers(splits, tuple(rules), gradient)
+    names, offers = Names(loss, metric, higher_is_better, examples), Offers(splits, halves, tuple(rules), gradient)
     return VolunteerApp(AppClients(app, names, offers, evaluate_config, named))

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from client.participation.behaviour import Mixture, check_parts, parts_of
 from client.training.sgd import SGD
-from fedappeal.core.algorithm import of_run
+from fedappeal.core.algorithm import check_use, of_run
 from fedappeal.core.faults import check_class, make_checked
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section
@@ -256,6 +256,7 @@ class Plugins:
         for policy in self.policies.values():
             if any(config.section(policy.name).get(key) for key in policy.owner_alone):
                 made[policy].check()
+        check_use(strategy, rule, config)
         strategy.check_run(config, self.settings_of(strategy))
         if self.given.strategy is None:  # only making it tells whether its settings go together
             maker = partial(of_run, strategy, config, **config.part(LearningRateSchedule).model_dump())

@@ -133,11 +133,12 @@ class MaxFL(Strategy):
 
     @classmethod
     def check_run(cls, config: RunConfig, settings: Any) -> None:
-        """Refuse a tau that is not the number of local steps.
+        """Refuse a tau that is not the number of local steps, and tuning beside adaptation.
 
         Raises:
             ConfigError: names the setting.
         """
+        config.check_tuning(settings.tuning_steps or 0, "maxfl.tuning-steps")
         if settings.step_sizes == THEOREM and settings.local_steps not in (None, config.local_steps):
             raise ConfigError(
                 f"maxfl.local-steps = {settings.local_steps} is not allowed with maxfl.step-sizes = '{THEOREM}': "

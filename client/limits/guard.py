@@ -349,14 +349,14 @@ class Guard:
         if self._book is not None and self.limits.counts_answers:
             self._book.begin(run_key, content_hash(initial), self.limits)
 
-    def make_room(self, store: Store, run_key: str, initial: ArrayRecord) -> None:
-        """Forget old runs, so that the state stays within its limits.
+    def make_room(self, store: Store, run_key: str, initial: ArrayRecord, own_models: int = 0) -> None:
+        """Forget old runs, so that the state stays within its limits; ``own_models``: further ones that are kept.
 
         Raises:
             LimitReached: if there is no room for this run.
         """
         if self._book is not None and isinstance(store, DiskStore):
-            needed = _MODELS_OF_A_RUN * content_bytes(initial)
+            needed = (_MODELS_OF_A_RUN + own_models) * content_bytes(initial)
             prune(store, self._book, run_key, self.limits.max_state, needed)
 
 

@@ -16,6 +16,8 @@ from fedappeal.core.policy import Past
 from fedappeal.protocol.keys import Decision, is_run_key
 from fedappeal.settings.config import ConfigError, Scalar
 
+PERSONAL, OWN = "personal", "own"
+"""Arrays that a client keeps of a run: those that do not travel; and those of its own last model, to blend with."""
 DEPARTURE = "departure-"
 """Prefix, before the run-key, of the record by which an owner leaves a run for good."""
 
@@ -154,25 +156,27 @@ class RunMemory:
     def _spent(self) -> list[str]:
         return str(self._values()["goodwill-spent"]).split()
 
-    def personal(self, before: int) -> Mapping[str, NDArray[np.generic]]:
-        """Return the personal part of the model as it was before a round."""
-        for name in self._personal_names:
+    def kept(self, what: str, before: int) -> tuple[int, Mapping[str, NDArray[np.generic]]]:
+        """Return a round and the arrays kept after it, the latest from before a round.
+
+        0 and nothing where there are none. ``what``: `PERSONAL` or `OWN`.
+        """
+        for name in self._names_of(what):
             record = self._store.read(name)
             if record is not None and int(record.values["round"]) < before:
-                return record.arrays
-        return {}
+                return int(record.values["round"]), record.arrays
+        return 0, {}
 
-    def keep_personal(self, server_round: int, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-        """Remember the personal part after a round, and keep the one before that round."""
-        now, previous = self._personal_names
+    def keep(self, what: str, server_round: int, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Remember arrays after a round, and keep those from before that round: it may be repeated."""
+        now, previous = self._names_of(what)
         record = self._store.read(now)
         if record is not None and int(record.values["round"]) < server_round:
             self._store.write(previous, record)
         self._store.write(now, StoredRecord({"round": server_round}, arrays))
 
-    @property
-    def _personal_names(self) -> tuple[str, str]:
-        return f"personal-{self._run_key}", f"personal-{self._run_key}-before"
+    def _names_of(self, what: str) -> tuple[str, str]:
+        return f"{what}-{self._run_key}", f"{what}-{self._run_key}-before"
 
     def past(self, server_round: int) -> tuple[Past, ...]:
         """Return the rounds before one, oldest first; later ones are about to be run again."""

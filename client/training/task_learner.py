@@ -9,7 +9,20 @@ import torch
 from numpy.typing import NDArray
 
 from client.data.cache import Cache, pick_device
-from client.learner import GRADIENT, PATH, PERSONAL, RECORDS, RULES, SPLITS, Job, Learner, Learners, Sent, stretch
+from client.learner import (
+    GRADIENT,
+    HALVES,
+    PATH,
+    PERSONAL,
+    RECORDS,
+    RULES,
+    SPLITS,
+    Job,
+    Learner,
+    Learners,
+    Sent,
+    stretch,
+)
 from client.limits.room import Room
 from client.settings import NodeSettings
 from client.training.models import arrays_of
@@ -21,7 +34,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.share import ALL, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
@@ -127,7 +140,7 @@ class TaskLearner(Learner):
         parts: which of the model's arrays travel, and which stay.
     """
 
-    can = frozenset({SPLITS, RULES, RECORDS, GRADIENT, PERSONAL, PATH})
+    can = frozenset({SPLITS, HALVES, RULES, RECORDS, GRADIENT, PERSONAL, PATH})
 
     def __init__(
         self,
@@ -150,6 +163,7 @@ class TaskLearner(Learner):
         """
         self._of_task, self.data = of_task, data
         self._seed, self._loss_mode, self._hold_out = config.seed, config.loss_mode, config.holds_out
+        self._cross_fit = config.cross_fits
         self._keyed = config.dropout_noise == KEYED
         self._client_id, self._place, self._arithmetic = client_id, place, arithmetic
         self.task, self.parts, self.expects = of_task.task, of_task.parts, of_task.layout
@@ -167,6 +181,11 @@ class TaskLearner(Learner):
         """Whether the client holds data out: where the run asks for it, and it has enough."""
         return self._hold_out and self.data.held_out is not None
 
+    @property
+    def halves(self) -> bool:  # type: ignore[override]
+        """Whether the client judges by halves of what it holds out: where the run asks for it, and they suffice."""
+        return self._cross_fit and self.data.halves is not None
+
     def examples(self, split: str) -> int:
         """Return the number of examples of a split.
 
@@ -175,6 +194,8 @@ class TaskLearner(Learner):
         """
         if split == keys.HELD_OUT_SPLIT and (held_out := self.data.held_out) is not None:
             return len(held_out)
+        if split in keys.HALVES:
+            return len(self._half(split))
         if split not in (keys.TRAIN_SPLIT, keys.TEST_SPLIT, keys.HELD_OUT_SPLIT):
             raise ConfigError(f"{keys.SPLIT} = '{split[:40]}' is not allowed: {keys.TRAIN_SPLIT}, {keys.TEST_SPLIT}")
         return self.data.counts[split == keys.TEST_SPLIT]
@@ -184,6 +205,8 @@ class TaskLearner(Learner):
         data = self.data.train if split == keys.TRAIN_SPLIT else self.data.test
         if split == keys.HELD_OUT_SPLIT:
             data = self.data.held_out or self.data.train
+        elif split in keys.HALVES:
+            data, sent = self._half(split), Sent("")  # no pool of all clients' data has halves
         shared, noise = ("" if sent is None or self.personal else sent.model), None
         if self._loss_mode == "training" and split == keys.TRAIN_SPLIT:
             # With noise of its own a client's measurement is like no other's, though the model is the same.
@@ -193,6 +216,16 @@ class TaskLearner(Learner):
             self.task, self.model, self._place, data, arrays, split, shared, noise, self.precision
         )
         return self._arithmetic.evaluate(request)
+
+    def _half(self, name: str) -> Split:
+        """Return a half of what the client holds out.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        if (halves := self.data.halves) is None:
+            raise ConfigError(f"{keys.SPLIT} = '{name}' is not allowed: this client holds too few examples out")
+        return halves[keys.HALVES.index(name)]
 
     def train(self, arrays: Arrays, job: Job) -> Arrays:
         """Return the model that a local rule trains from another on this client's own data."""

@@ -13,7 +13,8 @@ from fedappeal.core.local_rule import LocalRule, Store
 from fedappeal.core.local_rule import LocalRule as Rule
 from fedappeal.core.plugins import Plugin, PluginSettings, parse_section
 from fedappeal.core.requirement import Measured
-from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.rounds import BEST
 
 Claims = Mapping[str, float]
 """What a joined client tells the server about itself, by key."""
@@ -177,6 +178,19 @@ def reports(algorithm: ClientSide) -> bool:
 def rule_name(algorithm: ClientSide) -> str:
     """Return the name of the local rule that clients follow, unless the run names another."""
     return algorithm.LocalRule.name if algorithm.LocalRule is not None else "sgd"
+
+
+def check_use(strategy: type[ClientSide], rule: type[Rule], config: RunConfig) -> None:
+    """Check that clients who use the best of what they have can train from it.
+
+    Raises:
+        ConfigError: a local rule that belongs to an algorithm starts from the shared model, or pulls to it.
+    """
+    if config.use == BEST and (rule.section or strategy.personal.keeps_models):
+        raise ConfigError(
+            f"use = '{BEST}' is not allowed with strategy = '{strategy.name}' and local-rule = '{rule.name}': a rule "
+            "that belongs to an algorithm begins at the shared model"
+        )
 
 
 def personal_of(algorithm: ClientSide) -> PersonalModels:

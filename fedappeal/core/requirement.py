@@ -1,7 +1,7 @@
 """What a client measures of a model, and what it requires: rho_k, and the base of its kinds."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
@@ -39,6 +39,53 @@ class Evaluation:
 
 UNMEASURED = Evaluation(math.nan, math.nan)
 """Placeholder: not measured (NaN)."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A client's look at one model: its evaluation on each part of the data by which the client judges.
+
+    Attributes:
+        parts: one evaluation of the whole, or one of each half.
+        sizes: numbers of examples of the parts.
+    """
+
+    parts: Sequence[Evaluation]
+    sizes: Sequence[int]
+
+    @property
+    def whole(self) -> Evaluation:
+        """The evaluation on all of the data: the mean over its examples."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        count, first = sum(self.sizes), self.parts[0]
+
+        def mean(values: Sequence[float]) -> float:
+            return sum(size * value for size, value in zip(self.sizes, values, strict=True)) / count
+
+        names = [name for name in first.others if all(name in part.others for part in self.parts)]
+        others = {name: mean([part.others[name] for part in self.parts]) for name in names}
+        score = mean([part.score for part in self.parts])
+        return Evaluation(mean([part.loss for part in self.parts]), score, first.metric, others)
+
+
+def choose(looks: Sequence[Look]) -> tuple[int, Evaluation]:
+    """Return which model is best on all of the data, and what choosing is worth on data that took no part in it.
+
+    Of two halves each judges the model that is best on the other (cross-fitting); a whole judges its own choice.
+
+    Args:
+        looks: at each of the models, on the same parts.
+    """
+
+    def best(losses: Sequence[float]) -> int:
+        comparable = [loss if math.isfinite(loss) else math.inf for loss in losses]
+        return comparable.index(min(comparable))
+
+    parts = range(len(looks[0].parts))
+    chosen_by = [best([look.parts[part].loss for look in looks]) for part in parts]
+    judged = [looks[chosen_by[-1 - part]].parts[part] for part in parts]
+    return best([look.whole.loss for look in looks]), Look(judged, looks[0].sizes).whole
 
 
 class JudgedByDefault:
@@ -135,6 +182,12 @@ class WarmUp(Protocol):
     @property
     def holds_out(self) -> bool:
         """Whether the client judges models by held-out data."""
+
+    def look(self, arrays: Arrays) -> Look:
+        """Return a look at a model on the client's held-out data, in halves where it cross-fits.
+
+        Else on its training data.
+        """
 
     def judged_loss(self, arrays: Arrays) -> float:
         """Return a model's loss on the client's held-out data, else its training data."""

@@ -118,6 +118,8 @@ TRAIN_SPLIT = "train"
 TEST_SPLIT = "test"
 HELD_OUT_SPLIT = "held-out"
 """What of its training data a client never trains on, to judge models by."""
+HALVES = ("held-out-1", "held-out-2")
+"""Its halves, of which each judges what was chosen by the other."""
 
 
 class Decision(IntEnum):

@@ -29,6 +29,8 @@ from fedappeal.settings.model import (
     setting,
 )
 from fedappeal.settings.rounds import (
+    BEST,
+    CROSS_FITTED,
     AskingSettings,
     EvaluationSettings,
     JudgingSettings,
@@ -197,6 +199,9 @@ class RunConfig(
                 raise ValueError(f"{key} = {getattr(self, key.replace('-', '_'))} is not allowed: {allowed}")
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps = 0 is not allowed where local-epochs = 0: one of them must be positive")
+        self.check_tuning(self.tuning_steps)
+        if self.use == BEST and self.judge_on != CROSS_FITTED:
+            raise ValueError(f"use = '{BEST}' is not allowed with judge-on = '{self.judge_on}': {CROSS_FITTED}")
         return self
 
     def task_settings(self) -> TaskSettings:
@@ -218,10 +223,27 @@ class RunConfig(
             return most_asked_rounds(self.scheduled_rounds)
         return default_mandatory_rounds(self.scheduled_rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
 
+    def check_tuning(self, steps: int, key: str = "tuning-steps") -> None:
+        """Refuse tuning steps beside the steps by which clients adapt a model.
+
+        Raises:
+            ConfigError: both are set; they are one training, before a client judges.
+        """
+        if steps and self.holds_out and (self.adaptation_steps or self.use == BEST):
+            raise ConfigError(
+                f"{key} = {steps} is not allowed with judge-on = '{self.judge_on}' and adaptation-steps = "
+                f"{self.adaptation_steps}, which are the steps before a client judges: 0, or judge-on = 'train'"
+            )
+
     @property
     def holds_out(self) -> bool:
         """Whether clients hold a third of their training data out, to judge models by."""
-        return self.judge_on == "held-out"
+        return self.judge_on != "train"
+
+    @property
+    def cross_fits(self) -> bool:
+        """Whether clients choose by one half of what they hold out, and judge by the other."""
+        return self.judge_on == CROSS_FITTED
 
     @classmethod
     def parse_recorded(cls, values: Mapping[str, Any], *, ignore_unknown: bool = False) -> Self:

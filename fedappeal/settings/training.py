@@ -77,7 +77,7 @@ class UpdateSettings(Settings):
     dp_sensitivity: Positive = 1.0
     """its sensitivity, in units of the model's parameters"""
     tuning_steps: CountOrZero = 0
-    """local fine-tuning steps before a client judges the model"""
+    """local fine-tuning steps before a client judges the model, where judge-on = train or adaptation-steps = 0"""
     pack: bool = True
     """send a model as one array a dtype; false: named arrays, for other ClientApps"""
 

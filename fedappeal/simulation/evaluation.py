@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from client.blend import Way
 from client.learner import Job, Sent
-from client.participant import Participant
+from client.participant import Judge, Participant
 from client.training.models import BFLOAT16, FLOAT32, evaluate, forward, load_arrays
 from client.training.requests import EvaluateRequest
 from fedappeal.core.policy import Situation
@@ -74,11 +75,22 @@ class BFloat16Participant(Participant):
         self._in_float32: Callable[[], Evaluation] | None = None
         """Evaluates the model that is to be decided on."""
 
-    def judge(self, arrays: Arrays, sent: Sent, split: str, after: Job | None = None) -> Evaluation:
+    def judge(self, arrays: Arrays, sent: Sent, split: str, after: Way = None) -> Evaluation:
         """Return the evaluation in bfloat16; every `COMPARED_EVERY` rounds also prepare one in float32."""
         if split == self.judged_split and sent.server_round % COMPARED_EVERY == 1:
             self._in_float32 = partial(self.judge_with, self.learner, arrays, sent, split, after)
         return super().judge(arrays, sent, split, after)
+
+    def best(
+        self, arrays: Arrays, sent: Sent, run_key: str, before: int, adapting: Job | None, judge: Judge | None = None
+    ) -> tuple[Way, Evaluation]:
+        """Return the choice in bfloat16; in the same rounds also prepare one in float32."""
+        chosen = super().best(arrays, sent, run_key, before, adapting, judge)
+        if sent.server_round % COMPARED_EVERY == 1:
+            exactly = partial(self.judge_with, self.learner)
+            again = partial(super().best, arrays, sent, run_key, before, adapting, exactly)
+            self._in_float32 = lambda: again()[1]
+        return chosen
 
     def decision(self, situation: Situation, requirement: Requirement) -> Decision:
         """Return the policy's decision; count whether float32 had changed it."""

@@ -164,6 +164,11 @@ class ClientData:
         return len(self.train), len(self.test)
 
     @cached_property
+    def halves(self) -> "tuple[Split, Split] | None":
+        """The held-out data in two halves, to choose by one and judge by the other; None: they are too few."""
+        return None if self.held_out is None else halves_of(self.held_out)
+
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of forms, shapes and bytes, 16 hex digits: equal data, equal fingerprint."""
         digest = hashlib.blake2b(digest_size=8)
@@ -200,6 +205,8 @@ FEWEST = 20
 """Training examples below which a client holds none out, and judges models by its training loss."""
 ONE_IN = 3
 """Number of training examples of which one is held out."""
+FEWEST_HALVED = 12
+"""Held-out examples below which they are not halved: a client then chooses and judges by all of them."""
 _PURPOSE = b"fedappeal-held-out"
 
 
@@ -233,8 +240,35 @@ def held_out_rows(train: Split) -> list[int]:
     count = len(train)
     if count < FEWEST:
         return []
+    held_out, inputs, different = _first_rows(train, count // ONE_IN)
+    varied = 2 * inputs <= different  # else what is left to train on has hardly any input but one
+    return held_out if varied and len(held_out) >= FEWEST // ONE_IN else []
+
+
+def halves_of(held_out: Split) -> tuple[Split, Split] | None:
+    """Return held-out data in two halves that share no input, the first at most as large as the second.
+
+    None for fewer than `FEWEST_HALVED` examples, and where equal inputs leave less than a third for the first.
+    """
+    import torch
+
+    rows = _first_rows(held_out, len(held_out) // 2)[0]
+    if len(held_out) < FEWEST_HALVED or len(rows) < len(held_out) // ONE_IN:
+        return None
+    first = torch.zeros(len(held_out), dtype=torch.bool)
+    first[rows] = True
+    one, other = (mask.nonzero().flatten().to(held_out.device) for mask in (first, ~first))
+    return held_out.take(one), held_out.take(other)
+
+
+def _first_rows(split: Split, most: int) -> tuple[list[int], int, int]:
+    """Return the rows of the inputs that come first by their hashes, and fit; in ascending order.
+
+    Also how many inputs these are, and how many different ones there are.
+    """
+    count = len(split)
     digests = [hashlib.blake2b(_PURPOSE, digest_size=8) for _ in range(count)]
-    for path, tensor in tensors_of(train.x):
+    for path, tensor in tensors_of(split.x):
         values = bytes_of(tensor)
         size = len(values) // count
         for row, digest in enumerate(digests):
@@ -243,11 +277,10 @@ def held_out_rows(train: Split) -> list[int]:
     equal: dict[bytes, list[int]] = defaultdict(list)
     for row, digest in enumerate(digests):
         equal[digest.digest()].append(row)
-    held_out: list[int] = []
+    taken: list[int] = []
     inputs = 0
     for _, rows in sorted(equal.items()):
-        if len(held_out) + len(rows) <= count // ONE_IN:
-            held_out += rows
+        if len(taken) + len(rows) <= most:
+            taken += rows
             inputs += 1
-    varied = 2 * inputs <= len(equal)  # else what is left to train on has hardly any input but one
-    return sorted(held_out) if varied and len(held_out) >= FEWEST // ONE_IN else []
+    return sorted(taken), inputs, len(equal)

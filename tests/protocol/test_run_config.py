@@ -41,7 +41,7 @@ def test_flower_overrides_a_plugins_setting_by_its_table() -> None:
 
 
 def test_the_scalar_set_carries_what_flower_knows_no_key_for() -> None:
-    config = flower_run("set='maxfl.tuning-steps=3 defect.leave-below=0.5'")
+    config = flower_run("set='maxfl.tuning-steps=3 defect.leave-below=0.5' adaptation-steps=0")
     assert config.section("maxfl")["tuning-steps"] == 3
     assert personal_of(of_run(check_settings(config).strategy, config)).tuning_steps() == 3
     assert "defect.leave-below is not used by this run" in run_plugins(config).unused_settings()

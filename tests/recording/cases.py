@@ -163,7 +163,8 @@ def _settings_of_strategies() -> Iterator[Case]:
     for name, settings in variants.items():
         for place, setting in enumerate(settings):
             mode = "sequential" if name in ONE_BY_ONE else "layers"
-            options = ("--strategy", name, "--set", setting, "--mode", mode)
+            tuned = ("--adaptation-steps", "0") if "tuning-steps" in setting else ()
+            options = ("--strategy", name, "--set", setting, "--mode", mode, *tuned)
             yield Case(f"settings/{name}/{place + 1}", options, broken="resume" if place % 3 == 1 else "")
 
 
@@ -268,7 +269,7 @@ def _judgement() -> Iterator[Case]:
         broken="resume",
     )
     yield Case("loss-mode/training/vmap", _words("--loss-mode training --judge-on train --mode vmap"))
-    yield Case("judge/tuning-steps", _words("--tuning-steps 3"), broken="resume")
+    yield Case("judge/tuning-steps", _words("--tuning-steps 3 --adaptation-steps 0"), broken="resume")
     yield Case("judge/papers", _words("--judge-on train --adaptation-steps 0 --goodwill -1 --mandatory-rounds -1"))
 
 

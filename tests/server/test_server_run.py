@@ -136,7 +136,7 @@ OF_A_ROUND = {keys.RUN_KEY, keys.LAYOUT, keys.STRATEGY, keys.SERVER_ROUND}
     [
         ({}, set()),
         ({"lr_schedule": "cosine"}, {"learning-rate"}),
-        ({"local_rule": "sgd", "tuning_steps": 2, "evaluate_train": True}, set()),
+        ({"local_rule": "sgd", "tuning_steps": 2, "adaptation_steps": 0, "evaluate_train": True}, set()),
         ({"strategy": "mwfed", "participation": "always"}, {"local-steps", "local-epochs"}),
         (
             {"strategy": "fedalign", "plugins": (("fedalign.epsilon", 0.5),)},

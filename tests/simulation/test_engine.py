@@ -77,7 +77,7 @@ def assert_same_run(a: RunFolder, b: RunFolder, tolerance: float = 1e-5) -> None
     "settings",
     [
         {"strategy": "maxfl"},
-        {"strategy": "maxfl", "tuning-steps": 2, "rounds": 3},
+        {"strategy": "maxfl", "tuning-steps": 2, "adaptation-steps": 0, "rounds": 3},
         {"strategy": "fedavg", "local-steps": 0, "local-epochs": 1, "momentum": 0.5, "weight-decay": 0.01},
         {"strategy": "fedprox", "fedprox.proximal-mu": 0.5},
         {"strategy": "scaffold"},

@@ -120,7 +120,7 @@ def test_a_template_is_copied_and_gives_the_same_run_again(tmp_path: Path) -> No
 
 
 def test_one_of_ours_as_an_object_is_the_run_by_name(tmp_path: Path) -> None:
-    config = RunConfig.parse(settings().as_config() | {"model": "logistic", "tuning-steps": 2})
+    config = RunConfig.parse(settings().as_config() | {"model": "logistic", "tuning-steps": 2, "adaptation-steps": 0})
     by_name = RunConfig.parse(config.as_config() | {"strategy": "maxfl", "maxfl.server-lr": 0.5})
     simulate(by_name, RunPlan.of(by_name, tmp_path / "name").folder({}), Simulation(threads=1))
     given = Objects(strategy=MaxFL(server_lr=0.5))
