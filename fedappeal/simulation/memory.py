@@ -188,7 +188,9 @@ class SavedMemory:
         arrays, records = flatten_records(parts)
         several = {f"{first}/{name}": others for (name, _), (first, *others) in alike.items() if others}
         clients = self.participants.kept() if self.participants is not None else ()
-        judged = [_judged(client) for client in clients if client.measured]
+        judged = sorted(
+            (_judged(client) for client in clients if client.measured), key=lambda of_client: of_client[0]
+        )
         text = json.dumps({"records": records, "alike": several, "judged": judged}).encode()
         arrays[_TEXT] = np.frombuffer(text, np.uint8)
         write_safetensors(_file(self.folder.path, server_round), arrays, {"round": server_round}, durable=False)

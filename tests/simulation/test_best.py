@@ -25,7 +25,9 @@ from server.checkpoints import settings_to_resume
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
 from tests.node import Node, metrics_of, participant_of
 from tests.simulation.best_float64 import BIAS, WEIGHT, Client, Line, rounds
+from tests.simulation.workers.local import workers
 
+__all__ = ["workers"]
 SETTINGS: dict[str, Scalar] = {
     **{"task": "digits", "model": "logistic", "clients": 6, "rounds": 7, "mandatory-rounds": 2, "seed": 5},
     **{"local-steps": 6, "batch-size": 16, "learning-rate": 0.3, "judge-on": "cross-fitted", "use": "best"},
@@ -72,6 +74,7 @@ def sorted_by_client(record: Record, number: int) -> list[dict[str, str]]:
     ],
     ids=["one by one", "threads", "layers", "vmap", "workers"],
 )
+@pytest.mark.usefixtures("workers")
 def test_each_engine_is_the_float64_program(tmp_path: Path, how: Simulation, strategy: str) -> None:
     run = config(strategy=strategy)
     simulate(run, RunPlan.of(run, tmp_path / "run").folder({}), how)
