@@ -97,7 +97,8 @@ def describe(ahead: float | None, address: str) -> str:
 
 HEARTBEAT_INTERVAL = 10.0
 """Seconds, Flower's minimum: a node that died counts as online, and its key is refused, for twice as long."""
-_LAST = "node"
+NODE = "node"
+"""The record of the node id."""
 log = logging.getLogger("fedappeal.client")
 
 
@@ -167,7 +168,7 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
                     f"(fedappeal key), give it (key) and give its .pub to the operator"
                 ) from None
     place = {"superlink": fleet.address, "client-id": identity.client_id}
-    last = store.read(_LAST) if store else None
+    last = store.read(NODE) if store else None
     try:
         node_id = fleet.activate(HEARTBEAT_INTERVAL)
     except NotActivated:
@@ -189,7 +190,7 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
     node = {**place, "node-id": str(node_id)}
     if store and (last is None or dict(last.values) != node):
         try:
-            store.write(_LAST, StoredRecord(node))
+            store.write(NODE, StoredRecord(node))
         except OSError as error:  # a full disk: the connection matters more
             log.warning("which node this client is could not be remembered: %s", error)
     return node_id

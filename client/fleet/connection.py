@@ -26,7 +26,7 @@ from pathlib import Path
 
 from flwr.app import Message
 
-from client.fleet.activation import HEARTBEAT_INTERVAL, Identity, activate, clock_measured
+from client.fleet.activation import HEARTBEAT_INTERVAL, NODE, Identity, activate, clock_measured
 from client.fleet.probe import probe
 from client.fleet.traffic import Traffic
 from client.settings import GRPC, HTTP, Connection
@@ -44,7 +44,7 @@ from fedappeal.flower.node.fleet import (
     RunEnded,
     always,
 )
-from fedappeal.flower.node.fleet_api import FleetApi
+from fedappeal.flower.node.fleet_api import TIMEOUT, FleetApi
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.fleet_http import HttpFleet
 from fedappeal.flower.node.objects import Parcel, inflate, inflated_size
@@ -111,6 +111,37 @@ class _Room:
             raise MessageRefused(f"a message of more than this client's max-model = {most}", self._message.about)
 
 
+def _fleet_of(connection: Connection, identity: Identity) -> FleetApi:
+    """Return the Fleet API in the protocol that the SuperLink speaks; NotConnected if there is none."""
+    transport = {GRPC: GrpcFleet, HTTP: HttpFleet}[probe(connection)]
+    file = connection.root_certificates
+    return transport(
+        connection.superlink,
+        identity.key,
+        insecure=connection.insecure,
+        root_certificates=Path(file).read_bytes().removeprefix(BOM_UTF8) if file else None,
+    )
+
+
+def unregister(connection: Connection, store: Store) -> None:
+    """Have a node's key struck off for good, by a call that the key signs.
+
+    Args:
+        connection: where its SuperLink is, and the key.
+        store: of its node id; one that is online may be struck off, too.
+
+    Raises:
+        NotConnected: the SuperLink does not answer; NodeForgotten: it does not know the node any more.
+    """
+    identity = Identity.of(connection)
+    with contextlib.closing(_fleet_of(connection, identity)) as fleet, clock_measured(fleet):
+        node = store.read(NODE)
+        is_its = node is not None and node.values.get("client-id") == identity.client_id
+        fleet.unregister(
+            int(node.values["node-id"]) if node and is_its else activate(fleet, identity, store), TIMEOUT
+        )
+
+
 class FleetConnection:
     """A node that is online: receives messages, sends replies, keeps its heartbeat going. One per process.
 
@@ -144,14 +175,7 @@ class FleetConnection:
         """
         logging.getLogger("flwr").setLevel(logging.WARNING)
         identity = identity or Identity.of(connection)
-        transport = {GRPC: GrpcFleet, HTTP: HttpFleet}[probe(connection)]
-        file = connection.root_certificates
-        self._fleet: FleetApi = transport(
-            connection.superlink,
-            identity.key,
-            insecure=connection.insecure,
-            root_certificates=Path(file).read_bytes().removeprefix(BOM_UTF8) if file else None,
-        )
+        self._fleet = _fleet_of(connection, identity)
         try:
             with clock_measured(self._fleet):
                 self.node_id = activate(self._fleet, identity, store)

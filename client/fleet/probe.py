@@ -17,7 +17,7 @@ from fedappeal.flower.node.proxy import Proxy, open_connection, proxy_of
 from fedappeal.flower.node.tls import ALPN, served_certificate, speaks_tls, split_address, trusting
 from fedappeal.system.validity import Validity
 
-_WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _WRONG_TIME = {9, 10}  # not yet valid, expired
 
 
@@ -40,13 +40,14 @@ def probe(connection: Connection, timeout: float = 3.0) -> str:
     except NotConnected:
         raise
     except OSError as error:
-        raise NotConnected(_unreachable(error, address, host, proxy)) from None
+        raise NotConnected(unreachable(error, address, host, proxy)) from None
     if connection.transport not in ("auto", spoken):
         raise NotConnected(f"what listens at {address} speaks {spoken}, and transport = '{connection.transport}'")
     return spoken
 
 
-def _unreachable(error: OSError, address: str, host: str, proxy: Proxy | None) -> str:
+def unreachable(error: OSError, address: str, host: str, proxy: Proxy | None) -> str:
+    """Return why an address cannot be reached, in one line."""
     reason = str(error.strerror or error)
     if proxy is not None:
         return f"{address} is not reachable by {proxy}: {reason}; no_proxy names what is reached without it"
@@ -97,7 +98,7 @@ def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
             spoken = GRPC if secure.selected_alpn_protocol() == ALPN else _answered(secure)
     except ssl.SSLCertVerificationError as error:
         served = served_certificate(split_address(address), raw.gettimeout())
-        if error.verify_code in _WRONG_NAME:
+        if error.verify_code in WRONG_NAME:
             names = _names(served)
             hosts = f"; it is for {', '.join(names)}" if names else ""
             reason = f"the certificate of {address} is not for the name '{host}'{hosts}"

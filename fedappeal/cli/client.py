@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import click
 import typer
+from click.core import ParameterSource
 
 from client.settings import AppSettings, Connection, NodeSettings, ProcessSettings
 from fedappeal.cli.brief_help import brief_command, brief_group
 from fedappeal.cli.options import part, with_client_options, with_limit_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
-from fedappeal.settings.model import did_you_mean
+from fedappeal.settings.model import did_you_mean, kebab
 from fedappeal.views.terminal.printing import complain, print_lines
 
 if TYPE_CHECKING:
@@ -47,40 +48,29 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     """Join a federation as one volunteer, until SIGTERM or Ctrl-C."""
     if context.invoked_subcommand is not None:
         return
+    folder = state_dir.expanduser().absolute()
     if not given["superlink"]:
-        raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
+        from client.state.membership import Membership
+
+        if (member := Membership.read(folder)) is None:
+            raise ConfigError(
+                "superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink), or join a "
+                "federation first (fedappeal join INVITATION)"
+            )
+        given |= {key: value for key, value in member.options.items() if key not in chosen_options(context)}
     from fedappeal.flower.processes import import_without_server
     from fedappeal.system.tuning import quick_imports
 
     with quick_imports():
         import_without_server()
-        from client.data.refused import is_function
         from client.limits.limits import read_limits
-        from client.limits.rest import Surroundings, check_surroundings
         from client.process.heartbeat import Heartbeat
         from client.process.serve import Alive, Begin, OnEvent, run_client
         from fedappeal.system.json_log import is_json
         from fedappeal.views.metrics.serving import MetricsPort
 
-    connection, process = (
-        Connection.parse(part(Connection, given)),
-        ProcessSettings.parse(part(ProcessSettings, given)),
-    )
-    folder, data = state_dir.expanduser().absolute(), given["data"]
-    if data and not is_function(data):
-        data = str(Path(data).expanduser().absolute())
-    _check_packages(given["allow"])
-    of_app = AppSettings.parse(part(AppSettings, given))
-    own = {"data": data, "state-dir": str(folder), "approve": of_app.approval(given["approve"])}
-    node = NodeSettings.parse({**part(NodeSettings, given), **own})
-    if not of_app.app:
-        node.check_data_source()
-    check_surroundings(read_limits(folder).with_text(node.limits), Surroundings())
-    _check_policy(node)
-    if node.data and not of_app.app:
-        from client.data.own_data import check_own_data
-
-        check_own_data(node.data, node.columns)
+    connection = Connection.parse(part(Connection, given))
+    node, of_app, process = checked_owner(given, folder)
     as_json = is_json(process.log_format)
     metrics = MetricsPort(process.metrics_port, process.metrics_address)
     beats = Heartbeat(Path(process.heartbeat).expanduser().absolute()) if process.heartbeat else None
@@ -123,6 +113,44 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     with beside, metrics.served(lambda: measured):
         code = serve(measured.event, alive)
     sys.exit(code)
+
+
+def chosen_options(context: click.Context) -> frozenset[str]:
+    """Return the keys of options that a command line, or the environment, gives."""
+    unchosen = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    return frozenset(kebab(name) for name in context.params if context.get_parameter_source(name) not in unchosen)
+
+
+def checked_owner(given: dict[str, Any], folder: Path) -> tuple[NodeSettings, AppSettings, ProcessSettings]:
+    """Return an owner's settings, checked with the data as far as is possible without a run.
+
+    Args:
+        given: all settings, by key.
+        folder: the state folder.
+
+    Raises:
+        ConfigError: for what is not allowed.
+    """
+    from client.data.refused import is_function
+    from client.limits.limits import read_limits
+    from client.limits.rest import Surroundings, check_surroundings
+
+    process, data = ProcessSettings.parse(part(ProcessSettings, given)), given["data"]
+    if data and not is_function(data):
+        data = str(Path(data).expanduser().absolute())
+    _check_packages(given["allow"])
+    of_app = AppSettings.parse(part(AppSettings, given))
+    own = {"data": data, "state-dir": str(folder), "approve": of_app.approval(given["approve"])}
+    node = NodeSettings.parse({**part(NodeSettings, given), **own})
+    if not of_app.app:
+        node.check_data_source()
+    check_surroundings(read_limits(folder).with_text(node.limits), Surroundings())
+    _check_policy(node)
+    if node.data and not of_app.app:
+        from client.data.own_data import check_own_data
+
+        check_own_data(node.data, node.columns)
+    return node, of_app, process
 
 
 def _page(folder: Path, port: int, limits: str) -> AbstractContextManager[None]:
@@ -239,9 +267,17 @@ def reset(
 def leave(
     run: Annotated[str, typer.Argument(help="the run, as `fedappeal client status` names it")] = "",
     all_runs: Annotated[bool, typer.Option("--all", help="all runs that this client takes part in")] = False,
+    federation: Annotated[
+        bool, typer.Option("--federation", help="the federation: its key is unregistered for good, and deleted")
+    ] = False,
     state_dir: StateDir = DEFAULT_STATE,
 ) -> None:
     """Leave a run for good: the client says so when it is next asked to train. `reset` takes it back."""
+    if federation and not (run or all_runs):
+        from fedappeal.cli.join import leave_federation
+
+        print_lines(leave_federation(state_dir.expanduser().absolute()))
+        return
     from client.process.owner import leave as leave_run
 
     if bool(run) == all_runs:

@@ -11,6 +11,7 @@ from fedappeal.cli import option_groups as groups
 from fedappeal.cli.brief_help import brief_command
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import certs, federation_app, key
+from fedappeal.cli.join import join
 from fedappeal.cli.options import with_groups, with_run_options
 from fedappeal.settings.config import ConfigError
 
@@ -21,6 +22,7 @@ cli = typer.Typer(
 )
 cli.add_typer(client_app, name="client")
 cli.add_typer(federation_app, name="federation")
+cli.command("join", cls=brief_command("join"))(join)
 cli.command("certs")(certs)
 cli.command("key")(key)
 

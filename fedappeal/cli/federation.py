@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.views.terminal.printing import Part, complain, print_fitting, print_lines
 
 if TYPE_CHECKING:
+    from fedappeal.federation.folder import FederationFolder
     from fedappeal.federation.remote import RemoteSuperLink
     from server.identities import IdentityFile
 
@@ -42,6 +44,9 @@ def open_(
     host: Annotated[
         list[str] | None, typer.Option(help="name or IP address under which clients reach this machine; repeatable")
     ] = None,
+    join_address: Annotated[
+        str | None, typer.Option(help="HOST:PORT of this machine where invitations are redeemed (0.0.0.0:9094)")
+    ] = None,
     service: Annotated[
         bool, typer.Option("--service", help="write files for systemd and Docker Compose there, and start nothing")
     ] = False,
@@ -50,7 +55,99 @@ def open_(
     from fedappeal.cli.open_federation import open_federation
 
     commands: Any = context.find_root().command
-    open_federation(commands.commands["superlink"], folder, host or [], service, context.args)
+    open_federation(commands.commands["superlink"], folder, host or [], join_address, service, context.args)
+
+
+OfFederation = Annotated[
+    Path | None, typer.Option(help="folder of `fedappeal federation open`; if not given: this folder")
+]
+
+
+@federation_app.command("invite")
+def invite(
+    name: Annotated[str, typer.Argument(help="what the client is called")],
+    uses: Annotated[int, typer.Option(help="how many clients may use it: NAME-1, NAME-2, ...")] = 1,
+    expires: Annotated[str, typer.Option(help="for how long: 30m, 12h, 7d")] = "7d",
+    federation: OfFederation = None,
+) -> None:
+    """Print an invitation, one line for `fedappeal join`; the federation's folder gets it as NAME.invite, too."""
+    from fedappeal.federation.certificates import fingerprint_of
+    from fedappeal.federation.invitations import Invitations, seconds_of
+    from fedappeal.protocol.invitation import Invitation
+    from fedappeal.system.files import replace_file
+
+    opened = _opened(federation)
+    if not opened.addresses.join:
+        raise ConfigError(
+            f"'{opened.path}' takes no invitations: join-address is empty there, or keys are not asked for"
+        )
+    invitation = Invitation.new(opened.addresses.join, fingerprint_of(Path(opened.ca_file)))
+    Invitations(opened.path).add(name, invitation.secret, uses, seconds_of(expires))
+    replace_file(opened.path / f"{name}.invite", f"{invitation}\n".encode(), mode=0o600)
+    typer.echo(str(invitation))
+
+
+@federation_app.command("invites")
+def invites(
+    withdraw: Annotated[str, typer.Option(help="take the open invitation of this name back")] = "",
+    federation: OfFederation = None,
+    as_json: AsJson = False,
+) -> None:
+    """List invitations, with who used which, or withdraw one; who has joined stays (`unregister`)."""
+    from fedappeal.federation.invitations import Invitations
+
+    opened = _opened(federation)
+    invitations = Invitations(opened.path)
+    if withdraw:
+        invitations.withdraw(withdraw)
+        (opened.path / f"{withdraw}.invite").unlink(missing_ok=True)
+        print_lines([f"withdrawn: {withdraw}"])
+        return
+    rows, described = [], []
+    for one in invitations.all():
+        until = datetime.fromtimestamp(one.expires, UTC).isoformat()
+        used = ", ".join(f"{client} ({member})" for client, member in one.members)
+        described.append({"name": one.name, "status": one.status, "uses": one.uses, "expires": until,
+                          "used-by": [client for client, _ in one.members]})  # fmt: skip
+        rows.append([one.name, one.status, f"{len(one.members)} of {one.uses}", _minute(until), used or "-"])
+    _print(as_json, described, ["name", "status", "used", "expires (UTC)", "by"], rows, ["expires (UTC)", "by"])
+
+
+@federation_app.command("redeem", hidden=True)
+@with_groups
+def redeem(
+    address: Annotated[str, typer.Option(help="HOST:PORT of this machine")],
+    certificate: Annotated[str, typer.Option(help="the server's certificate (PEM)")],
+    key: Annotated[str, typer.Option(help="its private key")],
+    control: ControlOptions,
+    heartbeat: Annotated[str, typer.Option(help="a file that says until when this process counts as alive")] = "",
+) -> None:
+    """Redeem invitations while any is open, until SIGTERM; `fedappeal federation open` runs it."""
+    from client.process.heartbeat import Heartbeat
+    from fedappeal.federation.invitations import Invitations
+    from fedappeal.federation.join_server import JoinApp, serve_invitations
+    from fedappeal.federation.remote import RemoteSuperLink
+    from fedappeal.system.process_end import end_as_interrupt
+
+    opened = _opened(control.federation)
+    superlink = RemoteSuperLink.checked(control.superlink, control.root_certificates)
+    invitations = Invitations(opened.path)
+    app = JoinApp(invitations, superlink, opened.addresses.fleet, superlink.root_certificates or b"")
+    beat = Heartbeat(Path(heartbeat)).beat if heartbeat else lambda seconds: None
+    try:
+        with end_as_interrupt():
+            serve_invitations(invitations, app, address, (certificate, key), beat)
+    except KeyboardInterrupt:
+        return
+
+
+def _opened(folder: Path | None) -> "FederationFolder":
+    from fedappeal.federation.folder import FederationFolder
+
+    opened = FederationFolder.find(folder)
+    if opened is None:
+        raise ConfigError("federation is missing: the folder of `fedappeal federation open` (--federation)")
+    return opened
 
 
 @federation_app.command("register")

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +21,8 @@ from fedappeal.federation.folder import SETTINGS, Addresses
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import did_you_mean
 from fedappeal.system.files import private_folder, replace_file
-from fedappeal.views.terminal.printing import print_lines
+from fedappeal.system.keep_running import keep_running
+from fedappeal.views.terminal.printing import complain, print_lines
 
 _CERTS = "certs"
 _TABLE = "superlink"
@@ -41,7 +43,11 @@ _SERVICES = {
     "compose.yml": "docker compose -f $folder/compose.yml up -d, with the image fedappeal",
 }
 """The files for services, each with the command that starts it."""
-_HOST = "names and IP addresses under which clients reach this machine"
+_JOIN = "0.0.0.0:9094"  # nosec B104 # volunteers come from anywhere; it listens while an invitation is open
+_ABOUT = {
+    "host": "names and IP addresses under which clients reach this machine; invitations hold the first",
+    "join-address": "HOST:PORT of this machine where invitations are redeemed, open while there is one; empty: none",
+}
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,12 @@ class FederationSettings:
 
     Attributes:
         hosts: names of this machine; the first stands in invitations.
+        join: ``HOST:PORT`` where invitations are redeemed; empty: nowhere.
         superlink: options of `fedappeal superlink`, without their dashes.
     """
 
     hosts: Sequence[str]
+    join: str
     superlink: Mapping[str, Any]
 
     @classmethod
@@ -76,14 +84,16 @@ class FederationSettings:
             values = tomllib.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"file '{path}' cannot be read: {error}") from None
-        hosts, superlink = values.pop("host", ()), values.pop(_TABLE, {})
+        hosts, join, superlink = values.pop("host", ()), values.pop("join-address", ""), values.pop(_TABLE, {})
         for key in values:
-            raise ConfigError(f"{key} in '{path}' is not allowed: host and the table [{_TABLE}]")
+            raise ConfigError(f"{key} in '{path}' is not allowed: host, join-address and the table [{_TABLE}]")
         if not (isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts)):
             raise ConfigError(f"host in '{path}' is not allowed: a list of names, such as [\"fed.example.org\"]")
         if not isinstance(superlink, dict):
             raise ConfigError(f"{_TABLE} in '{path}' is not allowed: a table, [{_TABLE}]")
-        settings = cls(hosts, superlink)
+        if not isinstance(join, str):
+            raise ConfigError(f"join-address in '{path}' is not allowed: a text, HOST:PORT")
+        settings = cls(hosts, join, superlink)
         settings.arguments(path, options)
         return settings
 
@@ -93,7 +103,9 @@ class FederationSettings:
             "# A federation: `fedappeal federation open` starts it. An option of that command goes before a line",
             "# here, and `#` before a line makes it the default. Paths begin at this folder.",
         ]
-        lines += ["", *_comment(_HOST), _line("host", list(self.hosts)), "", f"[{_TABLE}]"]
+        for key, value in {"host": list(self.hosts), "join-address": self.join}.items():
+            lines += ["", *_comment(_ABOUT[key]), _line(key, value)]
+        lines += ["", f"[{_TABLE}]"]
         for key, option in options.items():
             shown = [] if option.several else "" if option.default is None else option.default
             line = _line(key, self.superlink[key]) if key in self.superlink else f"# {_line(key, shown)}"
@@ -171,6 +183,7 @@ def open_federation(
     command: click.Command,
     folder: Path,
     hosts: Sequence[str],
+    join: str | None,
     service: bool,
     arguments: Sequence[str],
 ) -> None:
@@ -180,6 +193,7 @@ def open_federation(
         command: `fedappeal superlink`.
         folder: the folder.
         hosts: names of this machine, besides those of the file of settings.
+        join: ``HOST:PORT`` where invitations are redeemed; None: as that file says.
         service: write files for systemd and Docker, and start nothing.
         arguments: options of `fedappeal superlink`, which go before those of the file.
 
@@ -196,7 +210,11 @@ def open_federation(
     elif not hosts:
         raise ConfigError("host is missing: the name or address under which clients reach this machine (--host)")
     else:
-        settings, given = FederationSettings(hosts, {**_FIRST, **_given(command, given)}), []
+        settings, given = (
+            FederationSettings(hosts, _JOIN if join is None else join, {**_FIRST, **_given(command, given)}),
+            [],
+        )
+    join = settings.join if join is None else join
     words = [*settings.arguments(path, options), *given]
     here = Path.cwd()
     if not folder.exists():
@@ -210,30 +228,56 @@ def open_federation(
         print_lines([f"made  {path}  (all settings)"])
     os.chdir(folder)
     with command.make_context("superlink", words) as context:
-        addresses = _addresses(context.args, hosts or settings.hosts)
+        addresses = _addresses(context.args, hosts or settings.hosts, join)
         if service:
             os.chdir(here)
             print_lines(_write_services(folder.absolute(), context.args, addresses))
             return
         addresses.write(Path())
         print_lines(_next_steps(addresses))
-        command.invoke(context)
+        with _redeeming(context.args, join if addresses.join else ""):
+            command.invoke(context)
 
 
-def _addresses(arguments: Sequence[str], hosts: Sequence[str]) -> Addresses:
-    """Return where a SuperLink with these options is reached."""
+def _addresses(arguments: Sequence[str], hosts: Sequence[str], join: str) -> Addresses:
+    """Return where a SuperLink with these options is reached; ConfigError for a place that cannot be listened at."""
+    from fedappeal.federation.address import check_port
+    from fedappeal.flower.node.tls import split_address
     from fedappeal.flower.superlink.superlink_process import Ports
 
     ports = Ports.of(arguments)
+    if join and ports.keys_only and ports.tls:
+        try:
+            address, port = split_address(join)
+            check_port(port, "join-address", address)
+        except ValueError as error:
+            reason = error if isinstance(error, ConfigError) else f"join-address = '{join}' is not allowed: HOST:PORT"
+            raise ConfigError(str(reason)) from None
+    else:
+        join = ""  # whoever comes is admitted, or nothing could be trusted
     host = f"[{hosts[0]}]" if ":" in hosts[0] and not hosts[0].startswith("[") else hosts[0]
-    return Addresses(ports.control, ports.ca, f"{host}:{ports.fleet.rpartition(':')[2]}")
+    fleet, redeemed = (f"{host}:{_port(address)}" if address else "" for address in (ports.fleet, join))
+    return Addresses(ports.control, ports.ca, fleet, redeemed)
+
+
+def _redeeming(arguments: Sequence[str], join: str) -> AbstractContextManager[None]:
+    """Return a block during which another process redeems invitations; ``join``: where, empty: nowhere."""
+    from fedappeal.flower.superlink.superlink_process import Ports
+
+    if not join:
+        return nullcontext()
+    certificate, key = Ports.of(arguments).tls
+    words = ["--federation", ".", "--address", join, "--certificate", certificate, "--key", key]
+    command = [sys.executable, "-P", "-m", "fedappeal.cli.main", "federation", "redeem", *words]
+    return keep_running(command, os.environ, lambda why: complain(f"the process that redeems invitations: {why}"))
 
 
 def _next_steps(addresses: Addresses) -> list[str]:
-    port = addresses.fleet.rpartition(":")[2]
+    ports = " and, while an invitation is open, ".join(filter(None, (_port(addresses.fleet), _port(addresses.join))))
+    invite = "fedappeal federation invite NAME" if addresses.join else "fedappeal federation register KEY.pub"
     return [
-        f"the federation at {addresses.fleet}: let clients reach port {port}, and no other one",
-        "next, in this folder: fedappeal federation register KEY.pub; fedappeal submit --task digits",
+        f"the federation at {addresses.fleet}: let clients reach port {ports}; no other port is for them",
+        f"next, in this folder: {invite}, and fedappeal submit --task digits --rounds 10",
     ]
 
 
@@ -242,7 +286,7 @@ def _write_services(folder: Path, arguments: Sequence[str], addresses: Addresses
     from fedappeal.flower.superlink.superlink_process import Ports
 
     ports = Ports.of(arguments)
-    published = [f"{port}:{port}" for port in (_port(ports.fleet), _port(ports.http)) if port]
+    published = [f"{port}:{port}" for port in map(_port, (ports.fleet, ports.http, addresses.join)) if port]
     facts = {
         "folder": str(folder),
         "host": addresses.fleet.rpartition(":")[0],

@@ -21,6 +21,8 @@ from fedappeal.settings.config import ConfigError
 
 SUPERLINK = "control:8000"
 RUNS = Path("/runs")
+INVITATIONS = Path("/federation/invitations")
+"""The federation's folder as commands know it: addresses and invitations."""
 SERVICE = "client"
 SETTINGS = ("STRATEGY", "TASK", "ROUNDS", "SEED")
 """Variables that are options of the same name."""
@@ -161,6 +163,8 @@ def arguments(
     if command == "resume":
         replicas()
         return ["resume", *(str(run_folder(part, runs)) if i == 0 else part for i, part in enumerate(rest)), *where]
+    if command in ("invite", "invites"):
+        return ["federation", command, *rest, "--federation", str(INVITATIONS)]
     if command == "watch":
         rest += _options_of(environment, METRICS)
     return [command, *rest, *where] if command in ("federation", "watch") else list(given)

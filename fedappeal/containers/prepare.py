@@ -7,16 +7,17 @@ It starts as root, because Docker makes volumes and missing folders as root, and
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedappeal.containers.log import tell
+from fedappeal.federation.folder import Addresses
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 
 VOLUMES = Path("/federation")
 """Folder of the volumes `OWNED`: the CA with its key, what the SuperLink and what clients need of it, and so on."""
-OWNED = ("authority", "certificates", "ca", "clients", "superlink")
+OWNED = ("authority", "certificates", "ca", "clients", "superlink", "invitations")
 OPEN = ("ca",)
 """Volumes that hold nothing secret; the others' folders are for their owner alone."""
 RUNS = Path("/runs")
@@ -84,6 +85,16 @@ def hand_out(volumes: Path) -> None:
         replace_file(volumes / volume / name, (volumes / "authority" / name).read_bytes(), mode=mode)
 
 
+def addresses(volumes: Path, hosts: Sequence[str]) -> Addresses:
+    """Return where the federation is reached: by commands in containers, and by volunteers outside.
+
+    Environment: ``FLEET_PORT`` and ``JOIN_PORT``, which are published.
+    """
+    fleet, join = (os.environ.get(name) or port for name, port in (("FLEET_PORT", "9092"), ("JOIN_PORT", "9094")))
+    host = hosts[0] if hosts else "localhost"
+    return Addresses("control:8000", str(volumes / "ca" / "ca.crt"), f"{host}:{fleet}", f"{host}:{join}")
+
+
 def main(volumes: Path = VOLUMES, runs: Path = RUNS) -> None:
     """Prepare the volumes, then make missing certificates as the user ``UID``.
 
@@ -103,6 +114,7 @@ def main(volumes: Path = VOLUMES, runs: Path = RUNS) -> None:
         for made in write_certificates(volumes / "authority", [*NAMES, *hosts], [], 825):
             tell(str(made))
         hand_out(volumes)
+        addresses(volumes, hosts).write(volumes / "invitations")
     except ConfigError as error:
         sys.exit(f"fedappeal: {error}")
 

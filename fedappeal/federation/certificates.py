@@ -38,7 +38,7 @@ _CA_DAYS = 3650
 _BACKDATED = datetime.timedelta(days=1)
 _PRIVATE = 0o600
 _HOST = re.compile(r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?")
-_CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+CLIENT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def write_certificates(folder: Path, hosts: Iterable[str], clients: Iterable[str
     """
     wanted, clients = [_general_name(host) for host in hosts], list(clients)
     for name in clients:
-        if not _CLIENT.fullmatch(name):
+        if not CLIENT_NAME.fullmatch(name):
             raise ConfigError(f"client = '{name}' is not allowed: letters, digits and . _ - (it becomes a file name)")
     if days < 1:
         raise ConfigError(f"days = {days} is not allowed: at least 1")
@@ -121,6 +121,11 @@ def make_key(path: Path, name: str = "") -> Made:
     if not public.exists() or public.read_bytes().split()[:2] != line.split():
         replace_file(public, line + f" {name or path.stem}\n".encode())
     return Made(path, present, f"a client's key; {public.name} is for the operator")
+
+
+def fingerprint_of(path: Path) -> bytes:
+    """Return the SHA-256 of a certificate (DER); ConfigError if the file holds none."""
+    return _read_certificate(path).fingerprint(hashes.SHA256())
 
 
 def new_authority(name: str, begin: datetime.datetime, end: datetime.datetime) -> Authority:

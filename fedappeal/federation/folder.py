@@ -19,11 +19,13 @@ class Addresses:
         control: ``HOST:PORT`` of the Control API, for the operator.
         ca: file of the CA certificate; a relative path begins at the folder.
         fleet: ``HOST:PORT`` of the Fleet API, as volunteers have it.
+        join: ``HOST:PORT`` where they redeem invitations; empty: nowhere.
     """
 
     control: str
     ca: str
     fleet: str
+    join: str = ""
 
     def write(self, folder: Path) -> None:
         """Keep them for later commands."""

@@ -130,7 +130,7 @@ class Guarded:
             return self._welcome(scope["path"], [pair for pair in asked if pair[0] != TOKEN]), receive
         if not (self._is_token(bearer) or any(map(self._is_session, self._cookies(headers)))):
             raise Rejected(HTTPStatus.FORBIDDEN, "this page needs its token: visit the address that was printed")
-        return self._app, _replayed(await self._body(headers, receive), receive)
+        return self._app, _replayed(await read_body(headers, receive), receive)
 
     def _is_token(self, shown: str) -> bool:
         return _equal(shown, self._token)
@@ -157,29 +157,30 @@ class Guarded:
         answer.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/")
         return answer
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """Return a request's whole body.
 
-        Raises:
-            Refused: it is too large or too slow.
-        """
-        too_large = Rejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes")
-        length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or len(length) > 12 or int(length) > MOST_BODY:
-            raise too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(BODY_WAIT):
-                more = True
-                while more:
-                    message = await receive()
-                    body += message.get("body", b"")
-                    more = message["type"] == "http.request" and message.get("more_body", False)
-                    if len(body) > MOST_BODY:
-                        raise too_large
-        except TimeoutError:
-            raise Rejected(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
-        return bytes(body)
+async def read_body(headers: Headers, receive: Receive, most: int = MOST_BODY) -> bytes:
+    """Return a request's whole body of at most so many bytes.
+
+    Raises:
+        Rejected: it is too large or too slow.
+    """
+    too_large = Rejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {most} bytes")
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit() or len(length) > 12 or int(length) > most:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_WAIT):
+            more = True
+            while more:
+                message = await receive()
+                body += message.get("body", b"")
+                more = message["type"] == "http.request" and message.get("more_body", False)
+                if len(body) > most:
+                    raise too_large
+    except TimeoutError:
+        raise Rejected(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
+    return bytes(body)
 
 
 def new_token() -> str:

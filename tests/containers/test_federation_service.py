@@ -128,3 +128,9 @@ def test_without_a_command_it_submits() -> None:
     assert said[:5] == ["submit", *WHERE]
     assert said[5:7] == ["--rounds", "2"]
     assert arguments(["submit", "--rounds", "2"], {}, lambda: 3, CA, RUNS)[:7] == said[:7]
+
+
+@pytest.mark.parametrize("command", ["invite laptop", "invites --json"])
+def test_invitations_are_those_of_the_volume(command: str) -> None:
+    said = arguments(command.split(), {}, lambda: 0, CA, RUNS)
+    assert said == ["federation", *command.split(), "--federation", "/federation/invitations"]

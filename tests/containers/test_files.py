@@ -30,12 +30,20 @@ def test_every_setting_is_in_the_example_with_its_default() -> None:
     shown = dict(re.findall(r"^#([A-Z_]+)=(.*)$", EXAMPLE, re.MULTILINE))
     assert set(defaults) - set(shown) == {"SUPERLINK_LOG_LEVEL", "INDEX_URL"}
     assert set(shown) <= set(defaults)
-    without_default = {"OPTIONS", "HOSTS", "TORCH_BACKEND", "DATA_DIR", "FLEET_ADDRESS", "FLEET_HTTP_ADDRESS"}
+    without_default = {
+        "OPTIONS",
+        "HOSTS",
+        "TORCH_BACKEND",
+        "DATA_DIR",
+        "FLEET_ADDRESS",
+        "FLEET_HTTP_ADDRESS",
+        "JOIN_ADDRESS",
+    }
     for name in set(shown) - without_default:
         assert shown[name] == defaults[name], name
 
 
-@pytest.mark.parametrize("service", ["certs", "superlink", "client", "federation", "page"])
+@pytest.mark.parametrize("service", ["certs", "superlink", "client", "federation", "invitations", "page"])
 def test_every_container_is_bounded_and_its_own_files_are_read_only(service: str) -> None:
     assert "    <<: *part\n" in described(service)
     assert not re.search(r"read_only|privileged|security_opt|pids_limit|tmpfs", described(service))
@@ -60,6 +68,7 @@ def test_only_the_fleet_ports_and_what_is_looked_at_are_published() -> None:
     assert published == [
         ("${FLEET_ADDRESS:-127.0.0.1}:${FLEET_PORT:-9092}", "9092"),
         ("${FLEET_HTTP_ADDRESS:-127.0.0.1}:${FLEET_HTTP_PORT:-9093}", "9093"),
+        ("${JOIN_ADDRESS:-127.0.0.1}:${JOIN_PORT:-9094}", "9094"),
         ("127.0.0.1:${PAGE_PORT:-8090}", "8090"),
         ("127.0.0.1:${GRAFANA_PORT:-3000}", "3000"),
     ]
@@ -74,7 +83,9 @@ def test_the_page_is_always_there_knows_where_it_is_published_and_has_no_client_
     assert not any(network in described("client") for network in networks.split(", "))
 
 
-@pytest.mark.parametrize("service", ["certs", "superlink", "client", "federation", "page", "prometheus", "grafana"])
+@pytest.mark.parametrize(
+    "service", ["certs", "superlink", "client", "federation", "invitations", "page", "prometheus", "grafana"]
+)
 def test_every_service_has_a_health_check_but_the_one_that_ends_at_once(service: str) -> None:
     check = described(service).partition("    healthcheck:")[2]
     assert check.startswith("\n      disable: true\n") == (service == "certs")

@@ -93,5 +93,5 @@ def test_compose_reads_the_profile() -> None:
         check=True,
     )
     assert set(said.stdout.split()) == {
-        *("certs", "superlink", "client", "federation", "page", "prometheus", "grafana")
+        *("certs", "superlink", "client", "federation", "invitations", "page", "prometheus", "grafana")
     }

@@ -21,9 +21,10 @@ from fedappeal.cli.client import client_app
 from fedappeal.cli.options import take_variables
 from fedappeal.containers.health import problem
 from fedappeal.containers.log import tell
-from fedappeal.containers.prepare import OWNED, change_owner, change_owner_of_runs, close, hand_out, number
+from fedappeal.containers.prepare import OWNED, addresses, change_owner, change_owner_of_runs, close, hand_out, number
 from fedappeal.containers.replica import ReplicaSlot, client_arguments
 from fedappeal.federation.certificates import write_certificates
+from fedappeal.federation.folder import Addresses
 from fedappeal.settings.config import ConfigError
 
 
@@ -154,6 +155,15 @@ def test_the_cas_key_is_handed_out_to_no_container(tmp_path: Path) -> None:
     key = tmp_path / "certificates" / "server.key"
     assert key.stat().st_mode & 0o777 == 0o600
     assert key.read_bytes() == (tmp_path / "authority" / "server.key").read_bytes()
+
+
+def test_an_invitation_names_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOIN_PORT", "19094")
+    monkeypatch.setenv("FLEET_PORT", "")
+    ca = str(tmp_path / "ca" / "ca.crt")
+    expected = Addresses("control:8000", ca, "fed.example.org:9092", "fed.example.org:19094")
+    assert addresses(tmp_path, ["fed.example.org", "192.0.2.7"]) == expected
+    assert addresses(tmp_path, []).join == "localhost:19094"
 
 
 @pytest.mark.parametrize("value", ["ann", "", "-1"])

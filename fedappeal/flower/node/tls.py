@@ -4,6 +4,7 @@ What an address names, what listens there, and whom a client trusts.
 """
 
 import ssl
+from collections.abc import Sequence
 
 from cryptography import x509
 
@@ -37,11 +38,11 @@ def served_certificate(peer: tuple[str, int], timeout: float | None) -> x509.Cer
         return None
 
 
-def unverified_context() -> ssl.SSLContext:
-    """Return a TLS context that trusts any server, for a probe that sends nothing."""
+def unverified_context(protocols: Sequence[str] = (ALPN, "http/1.1")) -> ssl.SSLContext:
+    """Return a TLS context that trusts any server, for a probe that sends nothing secret."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols([ALPN, "http/1.1"])
+    context.set_alpn_protocols(list(protocols))
     return context
 
 

@@ -25,6 +25,7 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, Push
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
+from flwr.server.superlink.fleet.message_handler import message_handler
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.flower.grid.assembly import TreeRefused, levels
@@ -120,6 +121,12 @@ class GuardedFleet(FleetServicer):
         """
         _check_signer(request.public_key, context)
         return super().ActivateNode(request, context)
+
+    def UnregisterNode(
+        self, request: fleet_pb2.UnregisterNodeFleetRequest, context: grpc.ServicerContext
+    ) -> fleet_pb2.UnregisterNodeFleetResponse:
+        """Strike off the node whose key signed the call, also one that its operator registered, unlike Flower."""
+        return message_handler.unregister_node(request, self.state_factory.state())
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
         """Hand out a message; to a held poll's node again, if it did not confirm."""

@@ -1,0 +1,152 @@
+"""How a client redeems an invitation: it knows the federation by its fingerprint before it shows the secret."""
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from client.fleet.activation import describe
+from client.fleet.probe import WRONG_NAME, unreachable
+from fedappeal.flower.node.proxy import Proxy, proxy_of, tunnelled
+from fedappeal.flower.node.signing import AHEAD, BEHIND, Signer, http_headers
+from fedappeal.flower.node.tls import split_address, trusting, unverified_context
+from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.protocol.invitation import Invitation, JoinPath
+from fedappeal.settings.config import ConfigError
+
+_TIMEOUT = 10.0
+_TRIES_FOR = 30.0
+"""Seconds in which a busy port is tried again."""
+_MOST_ANSWER = 64 * 1024
+_ASK = "ask the operator for a new one (fedappeal federation invite)"
+_REFUSED = {
+    "used": f"this invitation has been used: {_ASK}, unless it was you, on this device with another --state-dir",
+    "expired": f"this invitation has expired: {_ASK}",
+    "withdrawn": f"this invitation was withdrawn: {_ASK}",
+    "unknown": f"the federation does not know this invitation: {_ASK}",
+    "unregistered": "this device's key was unregistered, and never comes back: delete client.key in the state folder "
+    "(--state-dir), and " + _ASK,
+    "away": "the federation does not answer at present: try again in a minute",
+    "Invalid timestamp": "this device's clock is not the federation's: set it right (timedatectl set-ntp true)",
+}
+
+
+class JoinPort:
+    """The port where one invitation is redeemed.
+
+    Every call raises `ConfigError`: one line that says what to do.
+
+    Attributes:
+        invitation: the invitation.
+        ca: the federation's CA certificate (PEM), once `verify` has compared it.
+    """
+
+    def __init__(self, invitation: Invitation) -> None:
+        self.invitation = invitation
+        self.ca = b""
+
+    def verify(self) -> None:
+        """Fetch the CA's certificate, and compare it with the invitation's fingerprint; look at the clock."""
+        headers, content = self._ask(unverified_context(("http/1.1",)), "GET", JoinPath.CA)
+        try:
+            der = ssl.PEM_cert_to_DER_cert(content.decode("ascii").strip())
+        except ValueError:
+            raise self._another("no federation's certificate comes from") from None
+        if sha256(der).digest() != self.invitation.fingerprint:
+            raise self._another("another certificate than the invitation names comes from")
+        self.ca = ssl.DER_cert_to_PEM_cert(der).encode()  # this one alone, whatever stood beside it
+        try:
+            ahead = time.time() - parsedate_to_datetime(headers.get("date", "")).timestamp()
+        except ValueError:
+            return
+        if not -BEHIND < ahead < AHEAD + 1:
+            raise ConfigError(describe(ahead, self.invitation.address))
+
+    def look(self, key: ec.EllipticCurvePrivateKey | None) -> Mapping[str, Any]:
+        """Return what awaits a holder of the invitation; the secret is not shown.
+
+        Args:
+            key: the device's, where it may have used the invitation already.
+        """
+        return self._told(JoinPath.LOOK, self.invitation.digest, key)
+
+    def redeem(self, key: ec.EllipticCurvePrivateKey) -> Mapping[str, Any]:
+        """Show the secret, and have the key registered; return where to connect, and as whom."""
+        return self._told(JoinPath.REDEEM, self.invitation.secret, key)
+
+    def _told(self, path: str, word: bytes, key: ec.EllipticCurvePrivateKey | None) -> Mapping[str, Any]:
+        context = trusting(self.ca)
+        headers = http_headers(Signer(key).headers()) if key else {}
+        _, content = self._ask(context, "POST", path, json.dumps({"invitation": word.hex()}), headers)
+        try:
+            answer = parse_json(content)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self._another("no federation's answer comes from")
+        if refused := answer.get("refused"):
+            raise ConfigError(_REFUSED.get(str(refused), f"the federation refused: {str(refused)[:100]!r}"))
+        return answer
+
+    def _ask(
+        self, context: ssl.SSLContext, method: str, path: str, body: str | None = None, headers: Any = None
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        """Return an answer's headers and content, of a bounded size."""
+        address, until = self.invitation.address, time.monotonic() + _TRIES_FOR
+        host, port = split_address(address)
+        proxy: Proxy | None = None
+        while True:
+            try:
+                proxy = proxy_of(host, tls=True)
+                connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
+                try:
+                    tunnelled(connection, proxy).request(method, path, body, headers or {})
+                    answer = connection.getresponse()
+                    content = answer.read(_MOST_ANSWER)
+                finally:
+                    connection.close()
+                if (
+                    answer.status in (HTTPStatus.OK, HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED)
+                    or body is not None
+                ):
+                    return answer.headers, content
+                raise self._another("no federation answers at")
+            except ssl.SSLCertVerificationError as error:
+                is_name = error.verify_code in WRONG_NAME
+                what = f"a certificate for another name than '{host}'" if is_name else "another certificate"
+                raise self._another(f"{what} ({error.verify_message}) comes from") from None
+            except ConnectionRefusedError as error:
+                if proxy:
+                    raise ConfigError(unreachable(error, address, host, proxy)) from None
+                raise ConfigError(
+                    f"nothing listens at {address}, which is open only while an invitation can be used: this one may "
+                    f"have been used, withdrawn or expired, or the federation is not running: {_ASK}"
+                ) from None
+            except (ConnectionError, TimeoutError, http.client.HTTPException, ssl.SSLError) as error:
+                if time.monotonic() < until and not isinstance(error, ssl.SSLError):
+                    time.sleep(1.0)
+                    continue
+                if isinstance(error, TimeoutError):
+                    raise ConfigError(unreachable(error, address, host, proxy)) from None
+                raise self._another("what is no federation answers at") from None
+            except OSError as error:
+                raise ConfigError(unreachable(error, address, host, proxy)) from None
+
+    def _another(self, what: str) -> ConfigError:
+        address = self.invitation.address
+        try:
+            proxy = proxy_of(split_address(address)[0], tls=True)
+        except OSError:
+            proxy = None
+        between = f"{proxy}, or another one, is in between" if proxy else "a proxy is in between"
+        return ConfigError(
+            f"{what} {address}: {between}, or the address leads elsewhere now; nothing was sent: try another "
+            "network, or ask the operator"
+        )

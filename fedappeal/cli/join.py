@@ -1,0 +1,184 @@
+"""`fedappeal join`: a device becomes a member of a federation by one line; and how it leaves it."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedappeal.cli.client import DEFAULT_STATE, StateDir, checked_owner, chosen_options
+from fedappeal.cli.options import with_client_options
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.terminal.printing import print_lines
+
+if TYPE_CHECKING:
+    from client.settings import NodeSettings
+    from client.state.membership import Membership
+
+_OF_INVITATION = ("superlink", "root-certificates", "key", "insecure")
+"""Options of `fedappeal client` that an invitation stands for."""
+
+
+@with_client_options
+def join(
+    context: typer.Context,
+    invitation: Annotated[str, typer.Argument(help="the line that the operator sent, or its file")],
+    given: dict[str, Any],
+    state_dir: StateDir = DEFAULT_STATE,
+) -> None:
+    """Join a federation by an invitation, with your own data; afterwards `fedappeal client` alone continues."""
+    from client.data.refused import is_function
+    from client.state.membership import Membership
+    from fedappeal.protocol.invitation import LONGEST, Invitation
+
+    chosen = {key: given[key] for key in given if key in chosen_options(context)}
+    for key in _OF_INVITATION:
+        if key in chosen:
+            raise ConfigError(
+                f"{key} = '{chosen[key]}' is not allowed here: the invitation says it (fedappeal client)"
+            )
+    try:
+        with open(Path(invitation).expanduser(), encoding="utf-8-sig") as file:
+            invitation = file.read(LONGEST)
+    except (OSError, ValueError):  # the line itself
+        pass
+    invited, folder = Invitation.parse(invitation), state_dir.expanduser().absolute()
+    member = Membership.read(folder)
+    if member and member.fingerprint != invited.fingerprint.hex():
+        raise ConfigError(
+            f"state-dir = '{folder}' is not allowed: it is a member of {member.options['superlink']}; name another "
+            "folder, or leave that federation first (fedappeal client leave --federation)"
+        )
+    given |= {**(member.options if member else {}), **chosen}
+    given |= _asked_for(given)
+    node, of_app, _ = checked_owner(given, folder)
+    if node.data and not is_function(node.data):
+        chosen["data"] = node.data
+    chosen |= {key: given[key] for key in ("label",) if given[key]}
+    if member is None:
+        member = _redeemed(invited, folder, node, chosen, with_app=bool(of_app.app))
+    else:
+        print_lines([f"this device is a member already, as '{member.name}'"])
+        member = Membership(member.name, member.fingerprint, {**member.options, **chosen})
+    member.write(folder)
+    sys.stdout.flush()
+    # The same program: the line with the secret is in no list of processes any more.
+    words = [sys.executable, "-P", "-m", "fedappeal.cli.main", "client", "--state-dir", str(folder)]
+    os.execv(words[0], words)  # nosec B606 # no shell
+
+
+def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
+    """Ask at a terminal for data and a table's label, where they are missing; return what is needed."""
+    from fedappeal.data.columns import is_table
+
+    asked = {key: given[key] for key in ("data", "label")}
+    needs_data = not given["app"] and given["partition-id"] < 0
+    if needs_data and sys.stdin.isatty():
+        asked["data"] = asked["data"] or typer.prompt("your data (a table, an .npz, a folder of images)")
+        if is_table(asked["data"]) and not asked["label"]:
+            asked["label"] = typer.prompt("the table's column of labels")
+    if needs_data and not asked["data"]:
+        raise ConfigError("data is missing: your own data, a table, an .npz or a folder of images (--data)")
+    return asked
+
+
+def _redeemed(
+    invited: Any, folder: Path, node: "NodeSettings", chosen: dict[str, Any], *, with_app: bool
+) -> "Membership":
+    """Look at the data, say what will happen, and redeem an invitation; nothing is kept before."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    from client.data.fitting import fitting_tasks
+    from client.fleet.joining import JoinPort
+    from client.settings import Connection
+    from client.state.membership import CA, KEY, Membership
+    from fedappeal.federation.certificates import make_key
+    from fedappeal.protocol.foreign_text import printable
+    from fedappeal.system.files import private_folder, replace_file
+
+    port, key_file = JoinPort(invited), folder / KEY
+    port.verify()
+    key: Any = load_ssh_private_key(key_file.read_bytes(), None) if key_file.exists() else None
+    about = port.look(key)
+    name, runs = printable(about.get("name", ""), 64), about.get("runs")
+    tasks = [str(run.get("task")) for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+    fits, reasons = ({}, []) if with_app or not node.data else fitting_tasks(node.data, node.columns, tasks)
+    if reasons and not fits and len(reasons) == len(set(tasks)):
+        raise ConfigError(f"the data fit no run of this federation, so nothing was sent: {'; '.join(reasons)}")
+    print_lines(_what_happens(invited, name, node, tasks, fits))
+    if not folder.exists():
+        private_folder(folder)
+    make_key(key_file, name)
+    key = load_ssh_private_key(key_file.read_bytes(), None)
+    answer = port.redeem(key)
+    options = {
+        **chosen,
+        "superlink": str(answer.get("superlink")),
+        "root-certificates": str(folder / CA),
+        "key": str(key_file),
+    }
+    replace_file(folder / CA, port.ca)
+    Connection.parse({field: options[field] for field in ("superlink", "root-certificates", "key")})
+    name = printable(answer.get("name", ""), 80)
+    print_lines([f"joined as '{name}'; later `fedappeal client` alone continues (kept in {folder})"])
+    return Membership(name, invited.fingerprint.hex(), {"connect-timeout": 0.0, **options})
+
+
+def _what_happens(invited: Any, name: str, node: "NodeSettings", tasks: list[str], fits: dict[str, int]) -> list[str]:
+    """Return the five lines that an owner reads before a device joins."""
+    from client.limits.limits import read_limits
+    from fedappeal.protocol.foreign_text import printable
+
+    limits = read_limits(node.state_folder or Path()).with_text(node.limits)
+    runs = printable(", ".join(dict.fromkeys(tasks)), 100) or "none yet"
+    count = ", ".join(f"{number} examples for {task}" for task, number in fits.items()) or "data (seen by no run yet)"
+    own = f" and {node.allow}" if node.allow else ""
+    host, known = invited.address.rpartition(":")[0], invited.fingerprint.hex()[:16]
+    return [
+        f"who asks:  {host} ({known}), its runs: {runs}; you are '{name}'",
+        f"code:      fedappeal's own{own}; a run sends settings and models, no code",
+        f"leaves:    models, losses, counts (fedappeal client sent); never your {count}",
+        f"costs:     time ({limits.hours or 'always'}), models to {limits.max_model:g} MB (fedappeal client limits)",
+        "to stop:   Ctrl-C; fedappeal client pause; for good: client leave --federation",
+    ]
+
+
+def leave_federation(folder: Path) -> list[str]:
+    """Have a device's key struck off, and delete it; return lines that say what stays where.
+
+    Raises:
+        ConfigError: the device is no member, its client runs, or it does not answer: nothing is changed.
+    """
+    from client.fleet.connection import unregister
+    from client.settings import Connection
+    from client.state.membership import Membership
+    from client.state.store import DiskStore
+    from fedappeal.flower.node.fleet import NodeForgotten, NotActivated, NotAdmitted, NotConnected
+    from fedappeal.system.locks import InUse, only_process
+
+    if (member := Membership.read(folder)) is None:
+        raise ConfigError(f"state-dir = '{folder}' is not allowed: this device is no member of a federation")
+    names = ("superlink", "root-certificates", "key", "transport")
+    connection = Connection.parse({key: member.options[key] for key in names if key in member.options})
+    struck = "is unregistered for good"
+    try:
+        with only_process(folder):
+            unregister(connection, DiskStore(folder))
+            Membership.forget(folder)
+    except InUse as error:
+        raise ConfigError(f"a client runs here (process {error.process}): end it first (Ctrl-C)") from None
+    except (NotConnected, ValueError) as error:
+        if isinstance(error, NodeForgotten | NotAdmitted) and not isinstance(error, NotActivated):
+            struck = "was unregistered before"
+            Membership.forget(folder)
+        else:
+            raise ConfigError(
+                f"{error}; nothing was changed: try again, or ask the operator (fedappeal federation unregister)"
+            ) from None
+    return [
+        f"left {connection.superlink}: this device's key {struck}, and deleted here; to join again makes a new key, "
+        "and a new client-id",
+        f"{folder} keeps the models that it preferred, its receipts and limits; delete the folder to remove them",
+        "models that the server has made keep what this device's updates gave them",
+    ]

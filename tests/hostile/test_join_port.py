@@ -1,0 +1,303 @@
+"""A stranger cannot join by guessing, keep a right invitation out for 10 s, or have one used twice or shown to it.
+
+The port is real (TLS, sockets), the SuperLink behind it is not.
+"""
+
+import contextlib
+import datetime
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from email.utils import formatdate
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from client.fleet import joining
+from client.fleet.joining import JoinPort
+from fedappeal.federation import join_server
+from fedappeal.federation.certificates import fingerprint_of, write_certificates
+from fedappeal.federation.invitations import Invitations
+from fedappeal.federation.join_server import JoinApp
+from fedappeal.flower.node.signing import public_key_bytes
+from fedappeal.flower.superlink.connections import serve_http
+from fedappeal.protocol.invitation import Invitation
+from fedappeal.protocol.proof import client_id_of
+from fedappeal.settings.config import ConfigError
+
+MOST_DELAY = 10.0
+
+
+class FakeSuperLink:
+    """Registers keys in a list."""
+
+    def __init__(self) -> None:
+        self.registered: list[bytes] = []
+
+    def runs(self) -> list[Any]:
+        return []
+
+
+class Port:
+    """A federation's port for invitations.
+
+    Attributes:
+        address: where it is.
+        invitations: its invitations.
+        superlink: what it registers keys at.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.certs = folder / "certs"
+        write_certificates(self.certs, [], [], 30)
+        self.invitations, self.superlink = Invitations(folder), FakeSuperLink()
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def register(superlink: Any, keys: list[Any]) -> list[str]:
+            superlink.registered.extend(key.pem for key in keys)
+            return ["registered"]
+
+        monkeypatch.setattr(join_server, "register", register)
+        app = JoinApp(self.invitations, self.superlink, "fed:9092", (self.certs / "ca.crt").read_bytes())  # type: ignore[arg-type]
+        files = [str(self.certs / name) for name in ("server.crt", "server.key")]
+        self.server = serve_http(app, listener, *files)
+
+    def invite(self, name: str = "anna", uses: int = 1) -> Invitation:
+        invitation = Invitation.new(self.address, fingerprint_of(self.certs / "ca.crt"))
+        self.invitations.add(name, invitation.secret, uses, 600)
+        return invitation
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
+    running = Port(tmp_path, monkeypatch)
+    yield running
+    running.server.should_exit = running.server.force_exit = True
+
+
+def key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def redeem(invitation: Invitation, by: ec.EllipticCurvePrivateKey | None = None) -> dict[str, Any]:
+    """Redeem as `fedappeal join` does."""
+    join = JoinPort(invitation)
+    join.verify()
+    return dict(join.redeem(by or key()))
+
+
+def refusal(invitation: Invitation, by: ec.EllipticCurvePrivateKey | None = None) -> str:
+    with pytest.raises(ConfigError) as refused:
+        redeem(invitation, by)
+    (line,) = str(refused.value).splitlines()
+    return line
+
+
+@contextlib.contextmanager
+def attackers(number: int, attack: Callable[[], None]) -> Iterator[None]:
+    """Attack from threads during the block."""
+    ended = threading.Event()
+
+    def keep_on() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError, ConfigError, ValueError):
+                attack()
+
+    threads = [threading.Thread(target=keep_on) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_replay_by_another_key_finds_it_spent_and_the_same_key_gets_its_answer_again(port: Port) -> None:
+    invitation, mine = port.invite(), key()
+    expected = client_id_of(public_key_bytes(mine.public_key()))
+    answers = [redeem(invitation, mine) for _ in range(2)]
+    assert answers == [{"superlink": "fed:9092", "name": "anna", "client-id": expected}] * 2
+    assert set(port.superlink.registered) == {public_key_bytes(mine.public_key())}
+    assert "this invitation has been used: ask the operator for a new one" in refusal(invitation)
+
+
+@pytest.mark.parametrize("uses", [1, 3])
+def test_of_ten_clients_at_once_as_many_win_as_the_invitation_says(uses: int, port: Port) -> None:
+    invitation, lost = port.invite(uses=uses), []
+
+    def race(_: int) -> None:
+        try:
+            redeem(invitation)
+        except ConfigError as error:
+            lost.append(str(error))
+
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(race, range(10)))
+    assert len(lost) == 10 - uses
+    assert all("has been used" in line for line in lost), lost
+    assert len(set(port.superlink.registered)) == uses
+
+
+def test_a_flood_of_guesses_admits_nobody_and_delays_a_right_one_by_less_than_ten_seconds(port: Port) -> None:
+    invitation = port.invite()
+
+    def guess() -> None:
+        redeem(Invitation.new(port.address, invitation.fingerprint))
+
+    with attackers(40, guess):
+        time.sleep(2.0)
+        began = time.monotonic()
+        redeem(invitation)
+        assert time.monotonic() - began < MOST_DELAY
+    assert len(port.superlink.registered) == 1
+    assert "does not know this invitation" in refusal(Invitation.new(port.address, invitation.fingerprint))
+
+
+def test_a_thousand_open_connections_keep_nobody_out(port: Port) -> None:
+    host, number = port.address.split(":")
+    invitation, context = port.invite(), joining.unverified_context(("http/1.1",))
+    with contextlib.ExitStack() as held:
+        for count in range(1000):
+            raw = held.enter_context(socket.create_connection((host, int(number)), 20))
+            if count % 10 == 0:  # with TLS, and half a request; the others say nothing at all
+                secure = held.enter_context(context.wrap_socket(raw))
+                secure.sendall(b"POST /redeem HTTP/1.1\r\nHost: a\r\nContent-Length: 60\r\n\r\n{")
+        began = time.monotonic()
+        redeem(invitation)
+        assert time.monotonic() - began < MOST_DELAY
+
+
+@pytest.mark.parametrize("headers", [b"Content-Length: 1000000", b"Transfer-Encoding: chunked", b"Content-Length: x"])
+def test_a_megabyte_of_garbage_is_not_read(headers: bytes, port: Port) -> None:
+    host, number = port.address.split(":")
+    invitation = port.invite()
+    raw = socket.create_connection((host, int(number)), 20)
+    received, sent = b"", 0
+    with joining.unverified_context(("http/1.1",)).wrap_socket(raw) as secure:
+        with contextlib.suppress(OSError):
+            secure.sendall(b"POST /redeem HTTP/1.1\r\nHost: a\r\n" + headers + b"\r\n\r\n")
+            while sent < 2**20:
+                part = b"1000\r\n" + b"\xff" * 4096 + b"\r\n" if b"chunked" in headers else b"\xff" * 4096
+                secure.sendall(part)
+                sent += len(part)
+        with contextlib.suppress(OSError):
+            received = secure.recv(100)
+    assert sent < 2**20 or received.startswith(b"HTTP/1.1 4"), received
+    assert not port.superlink.registered
+    redeem(invitation)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"invitation": 5}', b'{"invitation": "zz"}', b"[" * 900, b'{"invitation": ""}']
+)
+def test_a_request_that_is_none_changes_nothing(body: bytes, port: Port) -> None:
+    invitation, join = port.invite(), JoinPort(port.invite("bob"))
+    join.verify()
+    for path in ("/look", "/redeem"):
+        _, content = join._ask(joining.trusting(join.ca), "POST", path, body.decode())
+        assert b"redeem" not in content
+    assert not port.superlink.registered
+    redeem(invitation)
+
+
+def test_a_forged_fingerprint_and_a_swapped_certificate_learn_no_secret(port: Port, tmp_path: Path) -> None:
+    invitation = port.invite()
+    forged = replace(invitation, fingerprint=bytes(32))
+    assert "another certificate than the invitation names comes from" in refusal(forged)
+    # One in between, which hands out the federation's own CA certificate, and answers by a certificate of its own.
+    seen: list[bytes] = []
+    write_certificates(tmp_path / "others", [], [], 30)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "others" / "server.crt", tmp_path / "others" / "server.key")
+    ca = (port.certs / "ca.crt").read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as listener, between(listener, context, ca, seen):
+        swapped = replace(invitation, address=f"127.0.0.1:{listener.getsockname()[1]}")
+        assert "another certificate (unable to get local issuer certificate) comes from" in refusal(swapped)
+    assert [line.split()[1] for line in seen] == [b"/ca"]
+    assert not port.superlink.registered
+    redeem(invitation)
+
+
+@contextlib.contextmanager
+def between(
+    listener: socket.socket, context: ssl.SSLContext | None, ca: bytes, seen: list[bytes], date: str = ""
+) -> Iterator[None]:
+    """Answer each request by a CA's certificate, and keep what was asked."""
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                raw, _ = listener.accept()
+                with contextlib.suppress(OSError), raw if context is None else context.wrap_socket(raw, True) as one:
+                    if request := one.recv(4096):
+                        seen.append(request)
+                        dated = f"Date: {date}\r\n".encode() if date else b""
+                        one.sendall(b"HTTP/1.1 200 OK\r\n" + dated + b"Content-Length: %d\r\n\r\n" % len(ca) + ca)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    yield
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(86400, "ahead of"), (-86400, "behind")])
+def test_a_clock_that_is_wrong_by_a_day_is_said_before_anything_is_shown(
+    ahead: float, said: str, port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invitation = port.invite()
+    now = datetime.datetime.now().timestamp() + ahead
+    here = SimpleNamespace(time=lambda: now, monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(joining, "time", here)
+    assert "this machine's clock is 86" in (line := refusal(invitation))
+    assert f"(24.0 hours) {said} the SuperLink" in line
+    assert not port.superlink.registered
+
+
+def test_what_is_met_on_the_way_is_one_line_that_says_what_to_do(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    invitation = port.invite()
+    port.invitations.withdraw("anna")
+    assert "was withdrawn: ask the operator for a new one" in refusal(invitation)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    assert "nothing listens at" in refusal(replace(invitation, address=nobody))
+    assert "the host name 'no.such.host.invalid' is not known" in refusal(
+        replace(invitation, address="no.such.host.invalid:9094")
+    )
+    # What answers in plaintext, as a captive portal.
+    with socket.create_server(("127.0.0.1", 0)) as listener, between(listener, None, b"<html>", []):
+        line = refusal(replace(invitation, address=f"127.0.0.1:{listener.getsockname()[1]}"))
+        assert "what is no federation answers at" in line
+        assert "a proxy is in between" in line
+    # A proxy that is named and is not there.
+    monkeypatch.setenv("https_proxy", f"http://{nobody}")
+    line = refusal(replace(invitation, address="fed.example.org:9094"))
+    assert f"not reachable by the proxy {nobody} (https_proxy)" in line
+
+
+def test_an_answer_that_is_hostile_is_bounded(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with the right certificate may still answer anything."""
+    invitation = port.invite()
+    for content, expected in [
+        (b"[]", "no federation's answer"),
+        (b"[" * 10**5, "no federation's answer"),
+        (json.dumps({"refused": "\x1b[31m" + "x" * 10**4}).encode(), "the federation refused: "),
+    ]:
+        join = JoinPort(invitation)
+        join.ca = (port.certs / "ca.crt").read_bytes()
+        monkeypatch.setattr(join, "_ask", lambda *_, content=content: ({"date": formatdate()}, content))
+        with pytest.raises(ConfigError, match=expected) as refused:
+            join.look(None)
+        assert len(str(refused.value)) < 300
+        assert str(refused.value).isprintable()
