@@ -2,7 +2,9 @@
 
 import os
 import sys
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from fedappeal.cli.client import DEFAULT_STATE, StateDir, checked_owner, chosen_options
 from fedappeal.cli.options import with_client_options
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
 from fedappeal.views.terminal.printing import print_lines
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ def join(
     invitation: Annotated[str, typer.Argument(help="the line that the operator sent, or its file")],
     given: dict[str, Any],
     state_dir: StateDir = DEFAULT_STATE,
+    service: Annotated[
+        bool, typer.Option("--service", help="write a systemd unit of this user for the client, and start nothing")
+    ] = False,
 ) -> None:
     """Join a federation by an invitation, with your own data; afterwards `fedappeal client` alone continues."""
     from client.data.refused import is_function
@@ -62,10 +68,28 @@ def join(
         print_lines([f"this device is a member already, as '{member.name}'"])
         member = Membership(member.name, member.fingerprint, {**member.options, **chosen})
     member.write(folder)
+    if service:
+        print_lines(_write_service(folder))
+        return
     sys.stdout.flush()
     # The same program: the line with the secret is in no list of processes any more.
     words = [sys.executable, "-P", "-m", "fedappeal.cli.main", "client", "--state-dir", str(folder)]
     os.execv(words[0], words)  # nosec B606 # no shell
+
+
+def _write_service(folder: Path) -> list[str]:
+    """Write the unit of a user's systemd that runs the client; return what to do next."""
+    unit = (
+        Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd/user/fedappeal-client.service"
+    )
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    template = Template((files("fedappeal.federation") / "templates" / unit.name).read_text())
+    replace_file(unit, template.substitute(python=sys.executable, folder=folder).encode())
+    return [
+        f"made  {unit}",
+        "start it now and at each login: systemctl --user enable --now fedappeal-client (without login: loginctl "
+        "enable-linger)",
+    ]
 
 
 def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +119,7 @@ def _redeemed(
     from client.state.membership import CA, KEY, Membership
     from fedappeal.federation.certificates import make_key
     from fedappeal.protocol.foreign_text import printable
-    from fedappeal.system.files import private_folder, replace_file
+    from fedappeal.system.files import private_folder
 
     port, key_file = JoinPort(invited), folder / KEY
     port.verify()

@@ -137,7 +137,7 @@ class FederationSettings:
             if option.flag:
                 words += [f"--{key}"] if value else []
             else:
-                several: Sequence[Any] = value if option.several else [value]
+                several: Any = value if option.several else [value]
                 words += [f"--{key}={one}" for one in several if one != ""]
         return words
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client.state.membership import Membership
+from fedappeal.protocol.invitation import Invitation
 from fedappeal.record.reader import Record
 from tests.federation.conftest import ENVIRONMENT, FEDAPPEAL, Client, run_command
 from tests.federation.test_resident_page import free_port
@@ -110,7 +112,7 @@ def test_three_commands_of_the_operator_and_one_of_each_volunteer(
     assert again.end() == 0
     client_id = re.findall(r"key-[0-9a-f]{16}", run_command("client", "status", "--state-dir", leave[-1]).out)[0]
     done = run_command(*leave)
-    assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 3), done
+    assert (done.code, done.err, "is unregistered for good" in done.out) == (0, "", True), done
     assert not (tmp_path / "state-0" / "client.key").exists()
     assert any(
         client_id in row and "unregistered" in row for row in run_command("federation", "list").out.splitlines()
@@ -131,9 +133,20 @@ def test_data_that_fit_no_run_are_refused_before_the_secret_is_shown(
     superlink = start(*opened, log="superlink")
     superlink.wait_for("the live page: ", 120)
     monkeypatch.chdir(fed)
-    start("submit", "--clients", "1", "--rounds", "1", "--task", "digits", "--out", "waits", log="run").wait_for(
-        "nobody is online", 120
-    )
+    start(
+        "submit",
+        "--federation",
+        str(fed),
+        "--clients",
+        "1",
+        "--rounds",
+        "1",
+        "--task",
+        "digits",
+        "--out",
+        "waits",
+        log="run",
+    ).wait_for("nobody is online", 120)
     line = run_command("federation", "invite", "anna").out.strip()
     wrong = tmp_path / "wrong.npz"
     np.savez(wrong, x=np.zeros((40, 3, 5, 7), np.uint8), y=np.arange(40) % 10)
@@ -157,3 +170,28 @@ def test_data_that_fit_no_run_are_refused_before_the_secret_is_shown(
     )  # fmt: skip
     (said,) = done.stderr.splitlines()
     assert (done.returncode, "nothing listens at localhost" in said, "withdrawn" in said) == (2, True, True)
+
+
+def test_the_service_of_a_member_is_a_unit_of_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is a member already needs no connection for it."""
+    invited = Invitation.new("fed.example.org:9094", bytes(32))
+    (tmp_path / "state").mkdir()
+    Membership("anna", bytes(32).hex(), {"superlink": "fed.example.org:9092", "partition-id": 3}).write(
+        tmp_path / "state"
+    )
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    done = run_command("join", str(invited), "--service", "--state-dir", str(tmp_path / "state"), "--device", "cpu")
+    assert (done.code, done.err) == (0, "")
+    unit = (tmp_path / "config" / "systemd" / "user" / "fedappeal-client.service").read_text()
+    command = f'-P -m fedappeal.cli.main client --state-dir "{tmp_path / "state"}"'
+    assert f"ExecStart={sys.executable} {command}\n" in unit
+    member = Membership.read(tmp_path / "state")
+    assert member
+    assert member.options == {"superlink": "fed.example.org:9092", "partition-id": 3, "device": "cpu"}
+    done = run_command(
+        "join", str(Invitation.new("other:1", bytes([1]) * 32)), "--state-dir", str(tmp_path / "state")
+    )
+    assert (done.code, "it is a member of fed.example.org:9092; name another folder" in done.err) == (2, True)
+    for given in (["--superlink", "a:1"], ["--insecure"]):
+        done = run_command("join", str(invited), *given)
+        assert (done.code, "is not allowed here: the invitation says it" in done.err) == (2, True)

@@ -1,4 +1,4 @@
-"""A stranger cannot join by guessing, keep a right invitation out for 10 s, or have one used twice or shown to it.
+"""Promise: no stranger joins by guessing, delays a right invitation by 10 s, or has one used twice or shown to it.
 
 The port is real (TLS, sockets), the SuperLink behind it is not.
 """
