@@ -274,7 +274,7 @@ def leave(
 ) -> None:
     """Leave a run for good: the client says so when it is next asked to train. `reset` takes it back."""
     if federation and not (run or all_runs):
-        from fedappeal.cli.join import leave_federation
+        from client.fleet.leaving import leave_federation
 
         print_lines(leave_federation(state_dir.expanduser().absolute()))
         return

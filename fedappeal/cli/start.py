@@ -126,9 +126,9 @@ def resume_run(
         )
     runtime = runtime_of(path)
     kind = str(runtime[KIND])
+    _check_fits(options, path, kind)
     if kind == SUBMITTED and options.superlink is None:
         options = _at_its_superlink(options, path)
-    _check_fits(options, path, kind)
     usable = memory_of(path) if kind == SIMULATION else without_memory
     config = settings_to_resume(path, options.rounds, usable)
     allowed = options.allow or ()
