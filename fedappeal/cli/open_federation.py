@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import re
 import sys
 import textwrap
 import tomllib
@@ -200,7 +201,9 @@ def open_federation(
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
+    from fedappeal.federation.address import check_port
     from fedappeal.federation.certificates import write_certificates
+    from fedappeal.flower.node.tls import split_address
 
     if str(folder).startswith("-"):
         raise ConfigError("folder is missing: fedappeal federation open FOLDER, and options after it")
@@ -210,29 +213,28 @@ def open_federation(
     elif not hosts:
         raise ConfigError("host is missing: the name or address under which clients reach this machine (--host)")
     else:
-        settings, given = (
-            FederationSettings(hosts, _JOIN if join is None else join, {**_FIRST, **_given(command, given)}),
-            [],
-        )
+        first = {**_FIRST, **_given(command, given)}
+        settings, given = FederationSettings(hosts, _JOIN if join is None else join, first), []
     join = settings.join if join is None else join
     words = [*settings.arguments(path, options), *given]
-    here = Path.cwd()
-    if not folder.exists():
-        private_folder(folder)
-    certs = folder / _CERTS
-    if (certs / "ca.key").exists() or not (certs / "server.crt").exists():  # the CA's key may be kept elsewhere
-        print_lines(map(str, write_certificates(certs, [*settings.hosts, *hosts], [], 825)))
-    (folder / "runs").mkdir(exist_ok=True)
-    if not path.exists():
-        replace_file(path, settings.text(options).encode())
-        print_lines([f"made  {path}  (all settings)"])
-    os.chdir(folder)
     with command.make_context("superlink", words) as context:
         addresses = _addresses(context.args, hosts or settings.hosts, join)
+        if not folder.exists():
+            private_folder(folder)
+        certs = folder / _CERTS
+        if (certs / "ca.key").exists() or not (certs / "server.crt").exists():  # the CA's key may be kept elsewhere
+            print_lines(map(str, write_certificates(certs, [*settings.hosts, *hosts], [], 825)))
+        (folder / "runs").mkdir(exist_ok=True)
+        if not path.exists():
+            replace_file(path, settings.text(options).encode())
+            print_lines([f"made  {path}  (all settings)"])
         if service:
-            os.chdir(here)
             print_lines(_write_services(folder.absolute(), context.args, addresses))
             return
+        if addresses.join:
+            address, port = split_address(join)
+            check_port(port, "join-address", address)
+        os.chdir(folder)
         addresses.write(Path())
         print_lines(_next_steps(addresses))
         with _redeeming(context.args, join if addresses.join else ""):
@@ -240,21 +242,14 @@ def open_federation(
 
 
 def _addresses(arguments: Sequence[str], hosts: Sequence[str], join: str) -> Addresses:
-    """Return where a SuperLink with these options is reached; ConfigError for a place that cannot be listened at."""
-    from fedappeal.federation.address import check_port
-    from fedappeal.flower.node.tls import split_address
+    """Return where a SuperLink with these options is reached; ConfigError where that is no place."""
     from fedappeal.flower.superlink.superlink_process import Ports
 
     ports = Ports.of(arguments)
-    if join and ports.keys_only and ports.tls:
-        try:
-            address, port = split_address(join)
-            check_port(port, "join-address", address)
-        except ValueError as error:
-            reason = error if isinstance(error, ConfigError) else f"join-address = '{join}' is not allowed: HOST:PORT"
-            raise ConfigError(str(reason)) from None
-    else:
-        join = ""  # whoever comes is admitted, or nothing could be trusted
+    if join and not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", join):
+        raise ConfigError(f"join-address = '{join}' is not allowed: HOST:PORT of this machine")
+    if not (ports.keys_only and ports.tls):  # whoever comes is admitted, or nothing could be trusted
+        join = ""
     host = f"[{hosts[0]}]" if ":" in hosts[0] and not hosts[0].startswith("[") else hosts[0]
     fleet, redeemed = (f"{host}:{_port(address)}" if address else "" for address in (ports.fleet, join))
     return Addresses(ports.control, ports.ca, fleet, redeemed)

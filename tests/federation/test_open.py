@@ -32,14 +32,14 @@ def uncommented(text: str) -> dict[str, Any]:
 
 
 def test_the_file_has_every_option_of_the_superlink_and_each_can_be_set(tmp_path: Path) -> None:
-    values = uncommented(FederationSettings(["a.example.org"], {}).text(OPTIONS))["superlink"]
+    values = uncommented(FederationSettings(["a.example.org"], "", {}).text(OPTIONS))["superlink"]
     own = {option.opts[0][2:] for option in SUPERLINK.params if option.opts[0].startswith("--")}
     shown = {line.split()[0].rstrip(",")[2:] for line in flower._parse_args_run_superlink().format_help().splitlines()
              if re.match(r"  --", line)}  # fmt: skip
     deprecated = {"auth-list-public-keys", "allow-runtime-dependency-installation", "control-api-address"}
     assert set(values) == (own | shown | {"fleet-http-address"}) - deprecated
     path = tmp_path / "federation.toml"
-    path.write_text(FederationSettings(["a.example.org"], values).text(OPTIONS))
+    path.write_text(FederationSettings(["a.example.org"], "", values).text(OPTIONS))
     read = FederationSettings.read(path, OPTIONS)
     assert dict(read.superlink) == values
     assert "--metrics-port=0" in read.arguments(path, OPTIONS)
@@ -50,9 +50,10 @@ def test_the_file_has_every_option_of_the_superlink_and_each_can_be_set(tmp_path
     ("text", "expected"),
     [
         ("host = [", "cannot be read: Invalid value"),
-        ("hosts = ['a']", "hosts in '.*' is not allowed: host and the table"),
+        ("hosts = ['a']", "hosts in '.*' is not allowed: host, join-address and the table"),
         ("", "host in '.*' is not allowed: a list of names"),
         ("host = 'a'", "host in '.*' is not allowed: a list of names"),
+        ("host = ['a']\njoin-address = 9094", "join-address in '.*' is not allowed: a text"),
         ("host = ['a']\nsuperlink = 1", "superlink in '.*' is not allowed: a table"),
         ("host = ['a']\n[superlink]\ndatabas = 'x'", "databas in .*: no option of .*; did you mean 'database'?"),
         ("host = ['a']\n[superlink]\ninsecure = 'yes'", "insecure = 'yes' in .* is not allowed: true or false"),
@@ -76,6 +77,7 @@ def test_a_file_that_is_wrong_is_one_line(text: str, expected: str, tmp_path: Pa
         ("new --host a_b,c", "host = 'a_b,c' is not allowed"),
         ("new --host a --prot 8001", "unrecognized arguments: --prot"),
         ("new --host a --port x", "--port"),
+        ("new --host a --join-address 9094", "join-address = '9094' is not allowed: HOST:PORT of"),
     ],
 )
 def test_nothing_is_made_where_an_option_is_wrong(
@@ -156,5 +158,5 @@ def test_files_for_services_are_made_of_the_same_settings(tmp_path: Path) -> Non
     assert f"ExecStart={sys.executable} -P -m fedappeal.cli.main federation open {folder}\n" in unit
     assert f"ReadWritePaths={folder}\n" in unit
     compose = (folder / "compose.yml").read_text()
-    assert 'ports: ["9092:9092", "9193:9193", "127.0.0.1:8090:8090"]' in compose
+    assert 'ports: ["9092:9092", "9193:9193", "9094:9094", "127.0.0.1:8090:8090"]' in compose
     assert not re.search(r"\$[a-z]", unit + compose), "every place is filled"
