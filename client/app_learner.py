@@ -271,8 +271,8 @@ class AppLearner(Learner):
         return {name: view(self.attended.model[name]) for name in names}
 
     def follows(self, rule: LocalRule) -> bool:
-        """Whether the app takes the rule's settings, or returns the gradient that the rule sends."""
-        return rule.name in self._offers.rules or (rule.sends_update and GRADIENT in self.can)
+        """Whether the app takes the rule's settings."""
+        return rule.name in self._offers.rules
 
     @property
     def trainable(self) -> Sequence[str]:  # type: ignore[override]

@@ -240,9 +240,9 @@ def check_rule(learner: Learner, rule: LocalRule) -> None:
     """Check that a learner can train by a local rule; errors as `check_offered`."""
     what = f"local-rule = '{rule.name}'"
     for needs, needed in (
-        (RULES, type(rule) is not SGD and not learner.follows(rule)),
+        (RULES, type(rule) is not SGD and not rule.sends_update and not learner.follows(rule)),
         (RECORDS, type(rule).reply is not LocalRule.reply and not rule.sends_update),
-        (GRADIENT, rule.sends_update),
+        (GRADIENT, rule.asks_gradients()),
     ):
         if needed:
             check_offered(learner, what, needs)

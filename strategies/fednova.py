@@ -25,11 +25,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from strategies.rounds.algorithm import Influence
+from strategies.rounds.counted_steps import FROM_RUN, CountedSteps
 from strategies.rounds.round import Model, Reply, Round
-from strategies.rounds.strategy import Strategy, StrategySettings
+from strategies.rounds.strategy import Strategy
 
 
 def local_norm(steps: int, momentum: float) -> float:
@@ -71,20 +71,12 @@ class FedNova(Strategy):
     only_sums = True
     influence = NormalisedInfluence
     still_open = "with epochs, a client that claims more examples lengthens the step of all by its share"
-    from_run: ClassVar[Mapping[str, str]] = {
-        key.replace("-", "_"): key for key in ("local-steps", "local-epochs", "batch-size", "momentum")
-    }
+    from_run: ClassVar[Mapping[str, str]] = {**FROM_RUN, "momentum": "momentum"}
     untold = frozenset(from_run.values())
 
-    class Settings(StrategySettings):
+    class Settings(CountedSteps):
         """FedNova's settings: how clients train, as the run says."""
 
-        local_steps: CountOrZero | None = None
-        """tau_i; 0: by epochs; not set: the run's"""
-        local_epochs: CountOrZero | None = None
-        """epochs; not set: the run's"""
-        batch_size: Count | None = None
-        """examples a step; not set: the run's"""
         momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
         """rho; not set: the run's"""
 
@@ -92,19 +84,7 @@ class FedNova(Strategy):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        chosen = self.settings
-        if chosen.local_steps is None and chosen.local_epochs is None:
-            raise ConfigError(
-                f"{self.name}.local-steps is missing: how many steps clients take, or {self.name}.local-epochs"
-            )
-        if not chosen.local_steps and not chosen.local_epochs:
-            raise ConfigError(f"{self.name}.local-steps = 0 is not allowed where {self.name}.local-epochs = 0")
-        if not chosen.local_steps and chosen.batch_size is None:
-            raise ConfigError(f"{self.name}.batch-size is missing: steps of an epoch follow from it")
-        self._training = LocalTrainingSettings.of(
-            {"learning-rate": 1.0, "batch-size": chosen.batch_size or 1, "local-steps": chosen.local_steps or 0},
-            {"local-epochs": chosen.local_epochs or 0},
-        )
+        self.settings.check_counted(self.name)
 
     @classmethod
     def check_run(cls, config: RunConfig, settings: Any) -> None:
@@ -119,13 +99,9 @@ class FedNova(Strategy):
                 "counts are SGD's (auto, sgd)"
             )
 
-    def steps(self, examples: int) -> int:
-        """Return tau_i, the local steps of a client with this many examples."""
-        return self._training.steps(examples)
-
     def local_norm(self, examples: int) -> float:
-        """Return |a_i| of a client with this many examples."""
-        return local_norm(self.steps(examples), self.settings.momentum or 0.0)
+        """Return |a_i| of a client with this many examples, which takes tau_i steps."""
+        return local_norm(self.settings.steps(examples), self.settings.momentum or 0.0)
 
     def begin(self, round: Round) -> None:
         """Begin without a joiner."""

@@ -17,6 +17,9 @@ factor changes neither the prediction nor the span. So the client sends its marg
     case 2      mean of a_k g_k over all: divided by the number of clients, since the server knows no sum of a_k
     case 3      all are in D: the run ends
 
+In the local form, as in ADA-GD's, ``g_k`` is what the client's local steps take off the model, line 4 has eta = 1
+over their number, and case 1 divides by the clients outside D.
+
 A reply names neither F_k nor a_k nor rho_k; what can be computed from it is in docs/privacy.md.
 The least factor, from a gap ``|F_k - rho_k|`` of 29 on, is there because ``4 q_k``, or the gradient in float32, would
 else be rounded to zero: a client that sends zeros seems to leave (0 <= 0), with nothing to protect it by.
@@ -67,9 +70,9 @@ class MaxFLAdaGD(AdaGD):
 
     def nothing_gathered(self) -> Gathered:
         """Return what a round begins with: line 4 is at 0 for margins."""
-        return Gathered(self.settings.step_size, threshold=0.0)
+        return self.gathered(threshold=0.0)
 
     def report(self, measured: Measured) -> Claims:
         """Return the client's margin above ``slack * precision``, times its factor."""
-        threshold = self.settings.slack * self.settings.precision
-        return {MARGIN: appeal_factor(measured.judged.loss, measured.rho) * (measured.loss - threshold)}
+        factor = appeal_factor(measured.judged.loss, measured.rho)
+        return {MARGIN: factor * (measured.loss - self.settings.threshold)}

@@ -189,8 +189,11 @@ _REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, LOCAL_RULES, POLICIES, REQ
 
 def config_tables() -> dict[str, Scalar | dict[str, Scalar]]:
     """Return the default settings: general ones, and a table for each own plug-in."""
-    defaults = ((name, plugin.Settings.parse({}).as_config()) for name, plugin in plugins_with_settings().items())
-    return {**RunConfig.parse({}).as_config(), "set": "", **{name: table for name, table in defaults if table}}
+    tables = {
+        name: {key: field.default for key, field in plugin.Settings.by_key().items() if field.default is not None}
+        for name, plugin in plugins_with_settings().items()
+    }
+    return {**RunConfig.parse({}).as_config(), "set": "", **{name: table for name, table in tables.items() if table}}
 
 
 def plugins_with_settings() -> dict[str, type[Plugin]]:

@@ -224,9 +224,9 @@ class LocalRule(Plugin):
 
     section: ClassVar[str] = ""
     """Name under which the rule's settings stand, where that is not its own."""
-    knows_momentum: ClassVar[bool] = True
+    knows_momentum: bool = True
     """Whether the rule applies the run's momentum."""
-    knows_weight_decay: ClassVar[bool] = True
+    knows_weight_decay: bool = True
     """Whether the rule applies the run's weight decay."""
     sends_model: ClassVar[bool] = True
     """Whether a reply is one locally trained model, so that clipping and noise can go around the training."""
@@ -262,6 +262,10 @@ class LocalRule(Plugin):
         ):
             if value and not is_known:
                 raise ConfigError(f"{key} = {value:g} is not allowed with local-rule = '{self.name}': 0")
+
+    def asks_gradients(self) -> bool:
+        """Whether the rule asks for gradients at models of its own choice, not for local training."""
+        return False
 
     def draws(self) -> int:
         """Return the number of minibatches that one local step takes."""

@@ -15,6 +15,15 @@ and moves ``w <- w - eta v / max(|v|, 1)`` (lines 10, 12 and 15) with
 
 Case 1 sums and case 2 averages, and the step is clipped after projecting, as printed. Whether m is in D depends on
 its own loss and gradient alone, so it is decided when the reply comes: only the gradients of D are kept, and one sum.
+
+The local form is our own, and beyond the theorem. In place of ``g_m`` stands ``u_m``, what client m's K_m local steps
+with learning rate eta_l take off the model: ``eta_l`` times the sum of their gradients. Line 4 looks one of these
+steps ahead, along their mean gradient, so with eta = eta_l::
+
+    D = {m : F_m(w) - |u_m| / K_m <= 2 epsilon}
+
+and the model moves by ``w <- w - v``, unclipped, where v is the mean of u_m outside D in case 1 as well, made
+orthogonal to every u_m in D. With nobody in D a round is FedAvg's with equal weights.
 """
 
 import math
@@ -61,11 +70,12 @@ class Gathered:
     """Replies as Algorithm 1 keeps them: the gradients in D, the others' sum.
 
     Attributes:
-        step_size: eta.
+        step_size: eta; in the local form 1, the gradients' place being taken by u_m.
         threshold: D holds agents with a predicted loss of at most that (the paper: 2 epsilon).
         leaving: the gradients in D, each of shape ``(d,)``.
         rest: sum of the others in float64, shape ``(d,)``; None while there is none.
         losses: F_m of all, in the order in which they came.
+        local: whether it is the local form.
     """
 
     step_size: float
@@ -73,14 +83,16 @@ class Gathered:
     leaving: list[Vector] = field(default_factory=list)
     rest: NDArray[np.float64] | None = None
     losses: list[float] = field(default_factory=list)
+    local: bool = False
 
-    def add(self, loss: float, gradient: Vector, counted: Vector | None = None) -> bool:
+    def add(self, loss: float, gradient: Vector, counted: Vector | None = None, steps: int = 1) -> bool:
         """Take in one agent's F_m and gradient; return whether it is in D.
 
-        ``counted`` is what counts of the gradient in the sum; None where all of it does.
+        ``counted`` is what counts of the gradient in the sum; None where all of it does. ``steps``: K_m, in the local
+        form.
         """
         counted = gradient if counted is None else counted
-        leaves = loss - self.step_size * norm(gradient) <= self.threshold
+        leaves = loss - self.step_size / steps * norm(gradient) <= self.threshold
         if leaves:
             self.leaving.append(gradient)
         elif self.rest is None:
@@ -97,6 +109,9 @@ class Gathered:
         """
         if self.rest is None:
             return 3, None
+        if self.local:
+            mean = self.rest / (len(self.losses) - len(self.leaving))
+            return (1, -orthogonal_component(mean, self.leaving)) if self.leaving else (2, -mean)
         if self.leaving:
             return 1, clipped(orthogonal_component(self.rest, self.leaving))
         return 2, clipped(self.rest / len(self.losses))

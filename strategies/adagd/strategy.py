@@ -4,19 +4,25 @@ r"""ADA-GD's strategy: every client's full-batch gradient in every round, one st
 mathematics is in `strategies.adagd.algorithm`. A joined client sends its loss F_m of the model that was sent, and in
 place of a model the gradient of that loss.
 
+With ``form = local``, our own and beyond the theorem, it sends what its local steps take off the model instead. This
+is the form of a run that sets nothing that the paper's form alone has: one step a round, on one gradient, is no match
+for the local steps that clients of other strategies take.
+
 With ``influence = bounded`` the gradients in the sums of cases 1 and 2 have bounds. Whether a client is in D, and
 what the step is orthogonal to, follow from its gradient as it was sent. So the paper's guarantee that no client
 leaves (Theorem 1) holds as it stands: it needs a step of at most eta, and right angles to the gradients in D. The
 descent is that of the bounded sum. The bounds say nothing of D: a client that claims to be in it has its way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
+from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, TrainingJob
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.policy import Policy, Situation
@@ -25,14 +31,18 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, array_record, view
-from fedappeal.settings.config import ConfigError, Count, CountOrZero, Positive
+from fedappeal.settings.config import ConfigError, Count, CountOrZero, Positive, RunConfig
 from strategies.adagd.algorithm import Gathered
 from strategies.projection import Vector, norm
 from strategies.rounds.algorithm import Influence
+from strategies.rounds.counted_steps import FROM_RUN, CountedSteps
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
 from strategies.rounds.shared import SharedSettings
-from strategies.rounds.strategy import Claims, Strategy, StrategySettings
+from strategies.rounds.strategy import Claims, Strategy
+
+PAPER, LOCAL = "paper", "local"
+"""The forms: one gradient a round, or the run's local steps."""
 
 
 class Gradient(LocalRule):
@@ -45,6 +55,8 @@ class Gradient(LocalRule):
     * ``gradient-batch`` > 0: each gradient is of that many examples;
     * ``gradient-steps`` = K > 1: the client takes K local steps ``w <- w - learning-rate * g`` and sends
       ``(w_0 - w_K) / (K * learning-rate)``, the mean of the K gradients on its way.
+
+    With ``form = local`` the client trains by SGD, as the run says, and sends ``w_0 - w_K``.
     """
 
     knows_momentum = False
@@ -54,13 +66,22 @@ class Gradient(LocalRule):
     keeps_personal = False
     batched = True
 
+    def check(self, training: LocalTrainingSettings) -> None:
+        """Check the settings that all rules share; momentum and weight decay are of local steps alone."""
+        self.knows_momentum = self.knows_weight_decay = self.settings.form == LOCAL
+        super().check(training)
+
+    def asks_gradients(self) -> bool:
+        """Whether the form is the paper's."""
+        return bool(self.settings.form == PAPER)
+
     def gradients(self, steps: int) -> int:
-        """Return ``gradient-steps``: a run's local steps are not taken."""
-        return int(self.settings.gradient_steps)
+        """Return ``gradient-steps``: in the paper's form a run's local steps are not taken."""
+        return steps if self.settings.form == LOCAL else int(self.settings.gradient_steps)
 
     def examples(self, training: LocalTrainingSettings) -> int:
-        """Return ``gradient-batch``."""
-        return int(self.settings.gradient_batch)
+        """Return ``gradient-batch``; in the local form the batch size."""
+        return training.batch_size if self.settings.form == LOCAL else int(self.settings.gradient_batch)
 
     def factor(self, job: TrainingJob) -> float:
         """Return what the gradient is multiplied by."""
@@ -73,6 +94,18 @@ class Gradient(LocalRule):
             ConfigError: for a model with anything but trainable parameters.
         """
         self._check_model(job)
+        total: Arrays
+        if self.settings.form == LOCAL:
+            total = {name: np.subtract(job.arrays[name], w) for name, w in job.train(SGD()).items()}
+            share = self.factor(job)
+        else:
+            total, share = self._gradients(job), self.factor(job) / self.settings.gradient_steps
+        if share != 1:
+            total = {name: np.multiply(t, share, dtype=t.dtype) for name, t in total.items()}
+        return {keys.ARRAYS: job.pack(total)}
+
+    def _gradients(self, job: TrainingJob) -> Arrays:
+        """Return the sum of the gradients of ``gradient-steps``."""
         steps, size = self.settings.gradient_steps, self.settings.gradient_batch
         batches = Minibatches(
             job.seed, job.client_id, job.server_round, job.examples, steps if size else 0, size or 1, "gradient"
@@ -84,9 +117,7 @@ class Gradient(LocalRule):
             total = {name: np.add(total[name], g) if total else g for name, g in gradient.items()}
             if step < steps - 1:
                 at = {name: at[name] - np.multiply(g, rate, dtype=g.dtype) for name, g in gradient.items()}
-        if (share := self.factor(job) / steps) != 1:
-            total = {name: np.multiply(t, share, dtype=t.dtype) for name, t in total.items()}
-        return {keys.ARRAYS: job.pack(total)}
+        return total
 
     def _check_model(self, job: TrainingJob) -> None:
         batch_norm = []
@@ -141,7 +172,9 @@ def moved(arrays: Model, step_size: float, direction: NDArray[np.float64]) -> Mo
     return array_record(out)
 
 
-DEFAULT = 0.3
+DEFAULTS = {PAPER: 0.3, LOCAL: 0.05}
+"""epsilon by form: at 0.3 all are satisfied, and the run is over, before local steps have done their work."""
+DEFAULT = DEFAULTS[PAPER]
 """The loss at which a client leaves where neither its owner nor the run's strategy names one."""
 
 
@@ -206,21 +239,52 @@ class AdaGD(Strategy):
     claimed = keys.LOSS
     """What a client reports about its loss."""
 
-    class Settings(StrategySettings):
+    from_run: ClassVar[Mapping[str, str]] = FROM_RUN
+    untold = frozenset(FROM_RUN.values())
+
+    class Settings(CountedSteps):
         """ADA-GD's settings."""
 
-        step_size: Positive = 0.1
-        """eta"""
-        precision: Positive = 0.3
-        """epsilon, the loss at which a rational client leaves"""
+        form: Literal["paper", "local"] | None = None
+        """what clients send; paper: one gradient a round; local: what the run's local steps change (beyond the
+        theorem); not set: paper where step-size, gradient-batch or gradient-steps is, else local"""
+        step_size: Positive | None = None
+        """for form = paper: eta; not set: 0.1"""
+        precision: Positive | None = None
+        """epsilon, the loss at which a rational client leaves; not set: 0.3, with form = local 0.05"""
         slack: Positive = 2.0
         """D holds clients with a predicted loss of at most slack * epsilon"""
         on_missing: Literal["wait", "proceed"] = "wait"
         """where a reply is missing the model stays, or moves all the same (outside the theory)"""
         gradient_batch: CountOrZero = 0
-        """examples a gradient; 0: all (any other number is outside the theory)"""
+        """for form = paper: examples a gradient; 0: all (any other number is outside the theory)"""
         gradient_steps: Count = 1
-        """local steps a gradient; above 1 is outside the theory"""
+        """for form = paper: local steps a gradient; above 1 is outside the theory"""
+
+        @model_validator(mode="after")
+        def _resolved(self) -> Self:
+            """Settle what is not set, by the form."""
+            of_paper = {
+                "step-size": self.step_size,
+                "gradient-batch": self.gradient_batch or None,
+                "gradient-steps": self.gradient_steps if self.gradient_steps > 1 else None,
+            }
+            given = {key: value for key, value in of_paper.items() if value is not None}
+            form = self.form or (PAPER if given else LOCAL)
+            if form == LOCAL and given:
+                (key, value), *_ = given.items()
+                raise ValueError(f"{key} = {value} is not allowed with form = '{LOCAL}': '{PAPER}'")
+            settled: dict[str, object] = {"form": form, "precision": self.precision or DEFAULTS[form]}
+            if form == PAPER:
+                settled["step_size"] = self.step_size or 0.1
+            for name, of_form in settled.items():
+                object.__setattr__(self, name, of_form)
+            return self
+
+        @property
+        def threshold(self) -> float:
+            """The predicted loss up to which a client is in D: ``slack * epsilon``."""
+            return self.slack * float(self.precision or 0.0)
 
     settings: Settings
 
@@ -232,6 +296,8 @@ class AdaGD(Strategy):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.waits_for_all = self.settings.on_missing == "wait"
+        if self.settings.form == LOCAL:
+            self.settings.check_counted(self.name)
 
     def check_shared(self, shared: SharedSettings) -> None:
         """Refuse a schedule of the learning rate where no client uses one.
@@ -239,16 +305,29 @@ class AdaGD(Strategy):
         Raises:
             ConfigError: names the settings.
         """
-        if not shared.constant_learning_rate and self.settings.gradient_steps == 1:
+        one_gradient = self.settings.form == PAPER and self.settings.gradient_steps == 1
+        if not shared.constant_learning_rate and one_gradient:
             raise ConfigError(
                 f"lr-schedule = '{shared.lr_schedule}' with lr-warmup-rounds = {shared.lr_warmup_rounds} "
                 f"is not allowed with strategy = '{self.name}': a round is one step of {self.name}.step-size, which "
                 "no schedule scales (constant, 0)"
             )
 
+    @classmethod
+    def notes(cls, config: RunConfig, settings: Any) -> list[str]:
+        """Return what clients send in the rounds."""
+        if settings.form == LOCAL:
+            return [f"{cls.name}'s local form, beyond its theorem"]
+        return ["one gradient a round"] if settings.gradient_steps == 1 else []
+
     def nothing_gathered(self) -> Gathered:
         """Return what a round begins with."""
-        return Gathered(self.settings.step_size, self.settings.slack * self.settings.precision)
+        return self.gathered(self.settings.threshold)
+
+    def gathered(self, threshold: float) -> Gathered:
+        """Return what a round begins with, where line 4 compares with a threshold."""
+        # In the local form there is none: the updates have the clients' learning rate in them.
+        return Gathered(self.settings.step_size or 1.0, threshold, local=self.settings.form == LOCAL)
 
     def pool(self, round: Round) -> list[Member]:
         """Return all clients that can be asked.
@@ -281,7 +360,9 @@ class AdaGD(Strategy):
         round.sum.check(reply.arrays)
         names = list(round.model)
         counted = flat(reply.arrays, names)
-        agents.gathered.add(loss, counted if reply.sent is None else flat(reply.sent, names), counted)
+        gradient = counted if reply.sent is None else flat(reply.sent, names)
+        local = agents.gathered.local
+        agents.gathered.add(loss, gradient, counted, self.settings.steps(int(reply.num_examples)) if local else 1)
         agents.answered.add(reply.member.client_id)
 
     def finish(self, round: Round) -> Model | Kept:
@@ -303,7 +384,7 @@ class AdaGD(Strategy):
         if direction is not None:
             numbers["direction_norm"] = norm(direction)
             if direction.any():
-                return moved(round.model, self.settings.step_size, direction)
+                return moved(round.model, gathered.step_size, direction)
         if not missing:
             round.end = CASE_3 if case == 3 else STALLED
         return KEEP_MODEL

@@ -165,7 +165,10 @@ class Bare(Line):
     ("settings", "line"),
     [
         ({"strategy": "fedprox"}, "local-rule = 'prox' is not allowed for this client: its learner has no 'rules'"),
-        ({"strategy": "adagd"}, "local-rule = 'gradient' is not allowed for this client: its learner has no 'rules'"),
+        (
+            {"strategy": "adagd", "adagd.form": "paper"},
+            "local-rule = 'gradient' is not allowed for this client: its learner has no 'gradient'",
+        ),
         ({"share": "!w"}, "share = '!w' is not allowed for this client: its learner has no 'personal'"),
         (
             {"strategy": "pfedme", "judge_on": "held-out"},

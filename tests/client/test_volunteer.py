@@ -338,6 +338,16 @@ def test_ada_gd_takes_a_gradient_that_the_app_returns_or_that_one_plain_step_say
     assert model_of(result) == pytest.approx(w, rel=1e-6)
 
 
+def test_ada_gds_local_form_needs_nothing_more_of_an_app() -> None:
+    grid, _ = federation([volunteer(numpy_app(), requirement="fixed") for _ in range(3)])
+    result, watch = run(AdaGD(min_clients=3, local_steps=1, precision=0.01), grid, 3)
+    w = np.zeros(2)
+    for _ in range(3):
+        w = np.mean([step(w, points(k)) for k in range(3)], axis=0)
+    assert [set(r.decisions.values()) for r in watch.records] == [{"joined"}] * 3
+    assert model_of(result) == pytest.approx(w, rel=1e-6)
+
+
 def test_a_local_rule_that_an_app_does_not_know_is_refused_at_the_roll_call() -> None:
     grid, _ = federation([volunteer(numpy_app())])
     with pytest.raises(Exception, match="local-rule = 'prox' is not allowed for this client"):

@@ -15,7 +15,7 @@ from tests.node import changed, run_config
 
 MAXFL = run_config(model="logistic")
 FEDAVG = run_config(model="logistic", strategy="fedavg")
-COMBINED = run_config(model="logistic", strategy="maxfl-adagd")
+COMBINED = run_config(model="logistic", strategy="maxfl-adagd", maxfl_adagd__form="paper")
 SLACK = MaxFLAdaGD.Settings().slack * MaxFLAdaGD.Settings().precision
 
 

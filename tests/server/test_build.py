@@ -132,7 +132,11 @@ def test_an_unknown_strategy_is_one_line_that_names_all(name: str, hint: str) ->
         ("pfedme", {"weight_decay": 0.1}, "weight-decay = 0.1 is not allowed with local-rule = 'moreau': 0"),
         ("scaffold", {"momentum": 0.9}, "momentum = 0.9 is not allowed with local-rule = 'scaffold': 0"),
         ("scaffold", {"weight_decay": 0.1}, ""),
-        ("adagd", {"momentum": 0.9}, "momentum = 0.9 is not allowed with local-rule = 'gradient': 0"),
+        (
+            "adagd",
+            {"momentum": 0.9, "adagd.form": "paper"},
+            "momentum = 0.9 is not allowed with local-rule = 'gradient': 0",
+        ),
         ("fedprox", {"momentum": 0.9}, ""),
         (
             "mwfed",

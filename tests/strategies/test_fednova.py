@@ -120,7 +120,7 @@ def test_a_run_says_how_clients_train() -> None:
     config = run_config(strategy="fednova", local_epochs=2, local_steps=0, batch_size=8, momentum=0.5)
     check_settings(config)
     strategy = of_run(FedNova, config)
-    assert strategy.steps(17) == 2 * 3
+    assert strategy.settings.steps(17) == 2 * 3
     assert strategy.settings.momentum == 0.5
     assert set(rounds_of(strategy).told()) == {"strategy"}  # clients have the run's own settings
     for rule in ("adamw", "prox"):

@@ -35,7 +35,7 @@ def printed(columns: int = 100, **settings: Scalar) -> list[str]:
         ({"strategy": "fedavg", "rounds": 5, "mandatory_rounds": 2}, "5 rounds (2 mandatory), seed 0"),
         ({"strategy": "fedalign"}, "20 rounds (2 of warm-up), seed 0"),
         ({"strategy": "fedalign", "fedalign.warmup-share": 0.07, "rounds": 100}, "100 rounds (7 of warm-up), seed 0"),
-        ({"strategy": "adagd"}, "20 rounds, seed 0"),
+        ({"strategy": "adagd"}, "20 rounds (adagd's local form, beyond its theorem), seed 0"),
         ({"participation": "always"}, "20 rounds, seed 0"),
         ({"strategy": "fedalign", "participation": "appeal"}, "20 rounds (up to 10 mandatory, 2 of warm-up), seed 0"),
     ],

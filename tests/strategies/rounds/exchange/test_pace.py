@@ -187,5 +187,5 @@ def test_in_a_simulation_the_slow_one_is_waited_for() -> None:
 
 
 def test_a_strategy_that_needs_all_says_so() -> None:
-    assert AdaGD().waits_for_all
-    assert not AdaGD(on_missing="proceed").waits_for_all
+    assert AdaGD(step_size=0.1).waits_for_all
+    assert not AdaGD(step_size=0.1, on_missing="proceed").waits_for_all
