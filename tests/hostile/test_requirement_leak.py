@@ -16,7 +16,7 @@ from tests.node import changed, run_config
 MAXFL = run_config(model="logistic")
 FEDAVG = run_config(model="logistic", strategy="fedavg")
 COMBINED = run_config(model="logistic", strategy="maxfl-adagd", maxfl_adagd__form="paper")
-SLACK = MaxFLAdaGD.Settings().slack * MaxFLAdaGD.Settings().precision
+SLACK = MaxFLAdaGD.Settings(form="paper").slack * MaxFLAdaGD.Settings(form="paper").precision
 
 
 @pytest.fixture
