@@ -147,6 +147,6 @@ class JoinPort:
             proxy = None
         between = f"{proxy}, or another one, is in between" if proxy else "a proxy is in between"
         return ConfigError(
-            f"{what} {address}: {between}, or the address leads elsewhere now; nothing was sent: try another "
-            "network, or ask the operator"
+            f"{what} {address}: {between}, or the address leads elsewhere now: try another network, or ask "
+            "the operator"
         )

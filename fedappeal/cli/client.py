@@ -273,7 +273,11 @@ def leave(
     state_dir: StateDir = DEFAULT_STATE,
 ) -> None:
     """Leave a run for good: the client says so when it is next asked to train. `reset` takes it back."""
-    if federation and not (run or all_runs):
+    if federation and (run or all_runs):
+        raise ConfigError(
+            f"federation is not allowed with {'run' if run else 'all'}: it ends all that this device does"
+        )
+    if federation:
         from client.fleet.leaving import leave_federation
 
         print_lines(leave_federation(state_dir.expanduser().absolute()))

@@ -139,6 +139,9 @@ def redeem(
             serve_invitations(invitations, app, address, (certificate, key), beat)
     except KeyboardInterrupt:
         return
+    except OSError as error:
+        complain(f"address = '{address}' is not allowed: {error.strerror or error}")
+        sys.exit(1)
 
 
 def _opened(folder: Path | None) -> "FederationFolder":

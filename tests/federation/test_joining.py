@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from client.state.membership import Membership
+from fedappeal.federation.folder import Addresses
+from fedappeal.federation.invitations import Invitations
 from fedappeal.protocol.invitation import Invitation
 from fedappeal.record.reader import Record
 from tests.federation.conftest import ENVIRONMENT, FEDAPPEAL, Client, run_command
@@ -195,3 +198,20 @@ def test_the_service_of_a_member_is_a_unit_of_its_user(tmp_path: Path, monkeypat
     for given in (["--superlink", "a:1"], ["--insecure"]):
         done = run_command("join", str(invited), *given)
         assert (done.code, "is not allowed here: the invitation says it" in done.err) == (2, True)
+
+
+def test_what_leaves_a_federation_leaves_no_run_besides() -> None:
+    done = run_command("client", "leave", "--federation", "--all")
+    assert (done.code, "federation is not allowed with all" in done.err) == (2, True)
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    Addresses("127.0.0.1:1", "", "a:1", "a:2").write(tmp_path)
+    assert run_command("federation", "invite", "anna", "--federation", str(tmp_path)).code == 2, "no certificate"
+    Invitations(tmp_path).add("anna", bytes(16), 1, 60)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        tls = ["--certificate", "none", "--key", "none"]
+        done = run_command("federation", "redeem", "--federation", str(tmp_path), "--address", address, *tls)
+    (line,) = done.err.splitlines()
+    assert (done.code, f"address = '{address}' is not allowed: Address already in use" in line) == (1, True)
