@@ -77,12 +77,17 @@ test: setup
 test-ray: setup
 	@$(BIN)/python -m pytest -m ray tests $(ARGS)
 
+# What meets Flower, where fedappeal finds a Flower that has no gRPC; `make test-newest` runs this sample of it. All that
+# can: PYTHONPATH=$PWD/tests/http_alone .venv-newest/bin/python -m pytest tests/federation tests/e2e -m "not grpc"
+HTTP_ALONE := tests/federation/test_superlink.py tests/e2e/test_volunteer_app.py -k "transport or scikit"
+
 # Both environments' Flowers meet in some of these tests. Those that start Ray come after the others: see test-ray.
 AT_FLOWER := tests/flower tests/federation tests/e2e
 test-newest: export FEDAPPEAL_OTHER_FLOWER := $(abspath $(BIN)/python)
 test-newest: newest
 	@$(NEWEST)/bin/python -m pytest $(AT_FLOWER) $(SPREAD) -m "not ray" $(ARGS)
 	@$(NEWEST)/bin/python -m pytest $(AT_FLOWER) -m ray $(ARGS)
+	@PYTHONPATH=$(abspath tests/http_alone) $(NEWEST)/bin/python -m pytest $(HTTP_ALONE) -m "not ray"
 
 # Every experiment in its short form.
 test-reproduce: setup

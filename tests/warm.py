@@ -41,6 +41,8 @@ from fedappeal.flower.processes import QUIET
 from fedappeal.system.process_end import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[1]
+IMPORT_PATH = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+"""``PYTHONPATH`` of the processes that tests start: this repository, and what the test run itself has."""
 _IMPORTED = (
     *("torch", "torchvision", "sklearn.datasets", "flwr.app", "flwr.serverapp", "flwr.clientapp", "httpx"),
     *(
@@ -232,7 +234,7 @@ def _address() -> bytes:
         subprocess.Popen(
             [sys.executable, "-m", "tests.warm", str(listener.fileno()), str(owner)],
             cwd=ROOT,
-            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **QUIET, "PYTHONPATH": IMPORT_PATH},
             stdin=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
             start_new_session=True,

@@ -15,6 +15,8 @@ KINDS = ("strategy", "policy", "rule", "task", "model")
 APP = "app"
 """What there is a folder for."""
 _APPS_NAME = "mineapp"
+_APP_NAME = re.compile("[a-z][a-z0-9]{0,31}")
+"""What Flower takes as an app's name, and Python as a package's."""
 
 
 def write_new(kind: str, path: Path) -> str:
@@ -55,8 +57,8 @@ def write_new(kind: str, path: Path) -> str:
 def _write_app(folder: Path) -> str:
     """Write a Flower app into a new folder, whose name is its package's; return a line with the next step."""
     name = folder.name
-    if not name.isidentifier() or iskeyword(name) or not name.islower():
-        raise ConfigError(f"folder = '{folder}' is not allowed: small letters, digits and _, as a Python package")
+    if not _APP_NAME.fullmatch(name) or iskeyword(name):
+        raise ConfigError(f"folder = '{folder}' is not allowed: up to 32 small letters and digits, a letter first")
     try:
         folder.mkdir(parents=True)
         _copy(resources.files("fedappeal.cli.templates").joinpath(APP), folder, name)

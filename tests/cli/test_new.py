@@ -95,7 +95,7 @@ def test_an_app_is_a_project_of_its_own(tmp_path: Path) -> None:
     assert not any("mineapp" in file.read_text() for file in folder.rglob("*.*") if file.is_file())
 
 
-@pytest.mark.parametrize("name", ["my-app", "class", "Hearts", "there"])
+@pytest.mark.parametrize("name", ["my_app", "my-app", "class", "Hearts", "there"])
 def test_an_apps_folder_that_is_not_allowed_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(ConfigError, match=f"folder = '{tmp_path / name}' is not allowed") as error:

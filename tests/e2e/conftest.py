@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.warm import MARK, WarmPopen
+from tests.warm import IMPORT_PATH, MARK, WarmPopen
 from tests.warm import run as warm_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ class Marked:
             "FLWR_HOME": str(self.home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": IMPORT_PATH,
             "COLUMNS": "200",
         }
 

@@ -208,7 +208,9 @@ def test_over_http_with_keys_each_part_is_killed_and_the_run_resumed(tmp_path: P
     assert [line["joined"] for line in history()[-3:]] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("transport", ["grpc", *(["http"] if SUPERNODE_SPEAKS_HTTP else [])])
+@pytest.mark.parametrize(
+    "transport", [pytest.param("grpc", marks=pytest.mark.grpc), *(["http"] if SUPERNODE_SPEAKS_HTTP else [])]
+)
 @pytest.mark.parametrize("programs", PROGRAMS)
 def test_long_lived_clients_join_a_stock_superlink(
     marked: Marked, tmp_path: Path, programs: list[Path], transport: str

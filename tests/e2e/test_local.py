@@ -34,7 +34,7 @@ def end_all(marked: Marked) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("transport", ["grpc", "http"])
+@pytest.mark.parametrize("transport", [pytest.param("grpc", marks=pytest.mark.grpc), "http"])
 def test_a_local_federation_of_real_processes(
     marked: Marked, tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 
+from client.fleet.probe import probe
+from client.settings import GRPC, HTTP, Connection
 from fedappeal.federation import superlink
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
+from fedappeal.flower.versions import FLEET_OVER_GRPC
+from tests.warm import warm_superlinks
+
+
+@pytest.mark.e2e
+def test_its_fleet_port_speaks_the_transport_that_flower_has(tmp_path: Path) -> None:
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", http=True) as served:
+        spoken = {
+            address: probe(Connection.parse({"superlink": address, "insecure": True}))
+            for address in (served.fleet_address, served.http_address)
+        }
+    assert list(spoken.values()) == [GRPC if FLEET_OVER_GRPC else HTTP, HTTP]
 
 
 def test_where_stock_supernodes_speak_http_a_superlink_without_it_has_no_address_for_them(

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.proto import fleet_pb2
 from flwr.proto.fleet_pb2 import PullMessagesRequest
-from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
 
 from fedappeal.flower.node import fleet_api as api
+from fedappeal.flower.node.fleet_http import CALLS, HttpCall
 from fedappeal.flower.node.proxy import proxy_of
 from fedappeal.flower.node.tls import split_address
 
@@ -51,7 +53,7 @@ def answers_greeting(answer: bytes) -> bool:
 
 
 class GrpcFleet(api.FleetApi):
-    """The calls of the Fleet API over a gRPC channel, with Flower's `FleetStub`."""
+    """The calls of the Fleet API over a gRPC channel, also where Flower has no gRPC any more."""
 
     def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
         proxy = proxy_of(split_address(self.address)[0], tls=not insecure)
@@ -65,7 +67,7 @@ class GrpcFleet(api.FleetApi):
     def _renew(self) -> None:
         super()._renew()
         self._channel = self._connect()  # gRPC closes the one before with its last call
-        self._stub: Any = FleetStub(self._channel)
+        self._stub: Any = SimpleNamespace(**{call.name: _of_channel(self._channel, call) for call in CALLS.values()})
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
         """Return whether calls pass when signed with times shifted by these seconds."""
@@ -109,6 +111,16 @@ class GrpcFleet(api.FleetApi):
         if error.code() in _LOST:
             self._renew()
         return self._error(_status(error), str(error.details() or ""), error.code().name)
+
+
+def _of_channel(channel: Any, call: HttpCall) -> Any:
+    """Return a call of the Fleet API over a channel."""
+    service = fleet_pb2.DESCRIPTOR.services_by_name["Fleet"].full_name
+    codec = {
+        "request_serializer": call.request.SerializeToString,
+        "response_deserializer": call.answer.FromString,
+    }
+    return channel.unary_unary(f"/{service}/{call.name}", **codec)
 
 
 def _status(error: Any) -> HTTPStatus:

@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.common.constant import PUBLIC_KEY_HEADER
@@ -24,21 +25,24 @@ from flwr.proto import fleet_pb2, message_pb2
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
-from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
-from flwr.server.superlink.fleet.message_handler import message_handler
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.flower.grid.assembly import TreeRefused, levels
 from fedappeal.flower.node.fleet import NO_PLACE
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.database_cache import cache_database
-from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
 from fedappeal.flower.superlink.node_places import NodePlaces
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST
 from fedappeal.flower.superlink.superlink_log import RateLimitedLog
+from fedappeal.flower.versions import FLEET_OVER_GRPC, fleet_handler, fleet_servicer
 from fedappeal.system.clock import CLOCK
 from fedappeal.system.memory import memory_bytes
+
+if TYPE_CHECKING:
+    from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
+else:
+    FleetServicer = fleet_servicer()
 
 MOST_OBJECTS = 20_000
 """Objects of one reply."""
@@ -126,7 +130,10 @@ class GuardedFleet(FleetServicer):
         self, request: fleet_pb2.UnregisterNodeFleetRequest, context: grpc.ServicerContext
     ) -> fleet_pb2.UnregisterNodeFleetResponse:
         """Strike off the node whose key signed the call, also one that its operator registered, unlike Flower."""
-        return message_handler.unregister_node(request, self.state_factory.state())
+        answer: fleet_pb2.UnregisterNodeFleetResponse = fleet_handler("unregister_node")(
+            request=request, state=self.state_factory.state(), enable_supernode_auth=False
+        )
+        return answer
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
         """Hand out a message; to a held poll's node again, if it did not confirm."""
@@ -324,15 +331,18 @@ def _is_over(handed: PullMessagesResponse) -> bool:
 
 
 def guard_fleet_api(
-    serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None, first: Sequence[grpc.ServerInterceptor] = ()
+    serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None,
+    first: Sequence[grpc.ServerInterceptor] = (),
+    keys_only: bool = False,
 ) -> None:
     """Bound the nodes of this process's SuperLink, and hold their polls.
 
     Args:
-        serve_too: serves the same calls, and the same polls, by another transport beside gRPC.
-        first: interceptors that run before Flower's.
+        serve_too: serves the same calls, and the same polls, over HTTP: beside gRPC, or alone where Flower has none.
+        first: interceptors that run before Flower's, over gRPC.
+        keys_only: whether registered keys alone are admitted; over gRPC Flower says it.
     """
-    polls, create = HeldPolls(), flower.generic_create_grpc_server
+    polls = HeldPolls()
 
     def make(**keywords: Any) -> GuardedFleet:
         fleet = GuardedFleet(polls, **keywords)
@@ -340,9 +350,30 @@ def guard_fleet_api(
             serve_too(fleet, polls)
         return fleet
 
+    if not FLEET_OVER_GRPC:
+        if serve_too is not None:
+            _make_with_factories(partial(make, enable_supernode_auth=keys_only))
+        return
+    from fedappeal.flower.superlink.held_grpc import GrpcPolls
+
+    create = flower.generic_create_grpc_server
+
     def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **rest: Any) -> grpc.Server:
         return create(*args, interceptors=[GrpcPolls(polls), *first, *(interceptors or [])], **rest)
 
     replace_name(flower, "FleetServicer", make)
     replace_name(flower, "generic_create_grpc_server", outermost)
     replace_name(flower, "GRPC_MAX_MESSAGE_LENGTH", LARGEST_REQUEST)
+
+
+def _make_with_factories(make: Callable[..., GuardedFleet]) -> None:
+    """Make the Fleet API when Flower has made what holds a SuperLink's state and objects."""
+    superlink_app = import_module("flwr.superlink.main")
+    factories = superlink_app.get_objectstore_linkstate_factories
+
+    def and_fleet(*args: Any, **keywords: Any) -> Any:
+        objects, states = factories(*args, **keywords)
+        make(state_factory=states, objectstore_factory=objects)
+        return objects, states
+
+    replace_name(superlink_app, "get_objectstore_linkstate_factories", and_fleet)

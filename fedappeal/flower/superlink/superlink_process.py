@@ -21,11 +21,6 @@ from typing import Any
 import grpc  # type: ignore[import-untyped, unused-ignore]
 import uvicorn
 from fastapi import APIRouter
-from flwr.common.constant import (
-    FLEET_API_GRPC_RERE_DEFAULT_ADDRESS,
-    FLWR_INTERNAL_GRPC_CONTROL_API,
-    TRANSPORT_TYPE_GRPC_RERE,
-)
 from flwr.superlink import extensions
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
@@ -40,15 +35,18 @@ from fedappeal.flower.superlink.object_store import keep_objects_in_memory
 from fedappeal.flower.superlink.runtime_fast_path import RuntimeFastPath
 from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly
 from fedappeal.flower.superlink.superexec import SuperExec
-from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
+from fedappeal.flower.versions import FLEET_OVER_GRPC, SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.tuning import return_freed_memory
 
-FLEET_HTTP = "--fleet-http-address"
-"""Option with which the Fleet API is served over HTTP, too: ``HOST:PORT``."""
+FLEET, FLEET_HTTP = "--fleet-api-address", "--fleet-http-address"
+"""Options: ``HOST:PORT`` of the Fleet API, over gRPC where Flower has it; and of the same over HTTP."""
+_FLEET_ADDRESS = "0.0.0.0:9092"  # nosec B104 # Flower's default
+_GRPC = "grpc-rere"
+_GRPC_CONTROL = "FLWR_INTERNAL_GRPC_CONTROL_API"
+"""Variable with which Flower serves its Control API a second time."""
 
 
-flower_grpc: Any = import_module("flwr.supercore.grpc")
 superlink_app: Any = import_module("flwr.superlink.main")
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 
@@ -89,12 +87,13 @@ class Ports:
         http_parser, parser = _parsers()
         of_http, for_flower = http_parser.parse_known_args(arguments)
         options = parser.parse_args(for_flower)
-        if options.fleet_api_type != TRANSPORT_TYPE_GRPC_RERE:
+        if FLEET_OVER_GRPC and options.fleet_api_type != _GRPC:
             raise ConfigError(
-                f"fleet-api-type = '{options.fleet_api_type}' is not allowed: {TRANSPORT_TYPE_GRPC_RERE}, which is "
-                "what clients of fedappeal speak"
+                f"fleet-api-type = '{options.fleet_api_type}' is not allowed: {_GRPC}, which is what clients of "
+                "fedappeal speak"
             )
-        fleet = "" if options.simulation else options.fleet_api_address or FLEET_API_GRPC_RERE_DEFAULT_ADDRESS
+        address = (options if FLEET_OVER_GRPC else of_http).fleet_api_address
+        fleet = "" if options.simulation else address or _FLEET_ADDRESS
         host = f"[{options.host}]" if ":" in options.host else options.host
         files = options.ssl_ca_certfile, options.ssl_certfile, options.ssl_keyfile
         ca, *tls = ("" if options.insecure else name or "" for name in files)
@@ -109,15 +108,18 @@ class Ports:
         """Whether a Fleet API port is for one user: on loopback, without keys."""
         return bool(fleet) and is_loopback(fleet.rpartition(":")[0]) and not self.keys_only
 
-    def listen(self) -> socket.socket | None:
-        """Return a bound socket for the Fleet API over HTTP; None without one.
+    def listen(self) -> dict[str, socket.socket]:
+        """Return a bound socket for each address of the Fleet API over HTTP.
 
         Raises:
             ConfigError: if that is not possible.
         """
+        bound: dict[str, socket.socket] = {}
         if self.fleet:
-            _listener(self.fleet, "fleet-api-address").close()  # gRPC itself would end in a traceback
-        return _listener(self.http, FLEET_HTTP[2:]) if self.http else None
+            bound[self.fleet] = _listener(self.fleet, FLEET[2:])
+            if FLEET_OVER_GRPC:
+                bound.pop(self.fleet).close()  # gRPC itself would end in a traceback
+        return bound | ({self.http: _listener(self.http, FLEET_HTTP[2:])} if self.http else {})
 
 
 def _listener(address: str, setting: str) -> socket.socket:
@@ -133,6 +135,8 @@ def _parsers() -> tuple[Any, Any]:
     """Return the parsers of the option that is not Flower's, and of Flower's."""
     http_parser: Any = ArgumentParser(add_help=False, allow_abbrev=False)
     http_parser.add_argument(FLEET_HTTP, default="", help="HOST:PORT: serve the Fleet API over HTTP, too")
+    if not FLEET_OVER_GRPC:
+        http_parser.add_argument(FLEET, default="", help="HOST:PORT of the Fleet API")
     parser = flower._parse_args_run_superlink()
     parser.error = http_parser.error = _refuse
     return http_parser, parser
@@ -184,7 +188,7 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
             f"host = '{ports.host}' is not allowed: 127.0.0.1 or ::1, because a program that reaches this port can "
             "run code"
         )
-    os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, by gRPC
+    os.environ.pop(_GRPC_CONTROL, None)
     serve_fleet_by_grpc()
     if guarded:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
@@ -194,12 +198,18 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     if SUPERNODE_SPEAKS_HTTP:  # else this port would serve the Fleet API, too, without bounds
         replace_name(superlink_app, "fleet_router", APIRouter())
     allow_open_files()
-    listener, for_one_user = ports.listen(), guarded and ports.is_own(ports.http)
+    listeners = ports.listen()
     first = [SameUserInterceptor(ports.fleet)] if guarded and ports.is_own(ports.fleet) else []
-    guard_fleet_api(partial(_serve_http, listener, ports.tls, for_one_user) if listener else None, first)
-    # Flower's module alone sees it, and what else in this process makes a server does not.
-    bounded = {**vars(grpc), "server": partial(make_grpc_server, grpc.server)}
-    replace_name(flower_grpc, "grpc", SimpleNamespace(**bounded))
+
+    def serve(*fleet: Any) -> None:
+        for address, listener in listeners.items():
+            _serve_http(listener, ports.tls, guarded and ports.is_own(address), *fleet)
+
+    guard_fleet_api(serve if listeners else None, first, ports.keys_only)
+    if FLEET_OVER_GRPC:
+        # Flower's module alone sees it, and what else in this process makes a server does not.
+        bounded = {**vars(grpc), "server": partial(make_grpc_server, grpc.server)}
+        replace_name(import_module("flwr.supercore.grpc"), "grpc", SimpleNamespace(**bounded))
     keep_objects_in_memory()
     processes = SimpleNamespace(Popen=SuperExec, TimeoutExpired=subprocess.TimeoutExpired)
     replace_name(flower, "subprocess", processes)

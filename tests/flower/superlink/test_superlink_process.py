@@ -50,7 +50,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """Where the SuperLink's state at its start is put; all that was replaced is put back after the test."""
     found: list[Started] = []
     monkeypatch.setattr(flower, "flower_superlink", lambda: found.append(Started()))
-    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too, first: None)
+    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda *given: None)
     monkeypatch.setattr(superlink_process, "keep_objects_in_memory", lambda: None)
     monkeypatch.setattr(superlink_process, "allow_open_files", lambda: None)
     for module, name in (
@@ -71,7 +71,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
 def fleet(monkeypatch: pytest.MonkeyPatch, started: list[Started]) -> list[Any]:
     """The interceptors that stand before a Fleet API's calls."""
     made: list[Any] = []
-    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too, first: made.extend(first))
+    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve, first, keys: made.extend(first))
     return made
 
 

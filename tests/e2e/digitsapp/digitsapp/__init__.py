@@ -1,0 +1,1 @@
+"""A Flower app of scikit-learn."""

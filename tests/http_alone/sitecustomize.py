@@ -1,0 +1,11 @@
+"""Python reads it at its start where this folder is on PYTHONPATH: fedappeal then finds a Flower without gRPC Fleet.
+
+The files of Flower's gRPC stay: its SuperLink imports them, and serves nothing over gRPC unless it is asked to.
+"""
+
+import sys
+
+from fedappeal.flower import versions
+
+versions.FLEET_OVER_GRPC = False
+sys.modules["fedappeal.flower.superlink.held_grpc"] = None  # type: ignore[assignment] # an import of it fails
