@@ -4,8 +4,10 @@ A test holds every pair of colours apart for readers with each kind of colour bl
 the white and the dark page. A sign or a text says the same, where a colour cannot be seen.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 JOINED, ON_REQUEST, SAT_OUT, LEFT = "joined", "on-request", "sat-out", "left"
 """Decisions; one that joins in a mandatory round, whose record says ``joined``, joins on request."""
@@ -27,16 +29,8 @@ class Look:
     colour: str
 
 
-LOOKS: Mapping[str, Look] = {
-    JOINED: Look("joined", "●", "#0072b2"),
-    ON_REQUEST: Look("joined on request", "●", "#56b4e9"),
-    SAT_OUT: Look("sat out", "○", "#e69f00"),
-    LEFT: Look("left for good", "×", "#d55e00"),
-    ABSENT: Look("absent: no reply in time", "z", "#666666"),
-    FAILED: Look("failed", "!", "#cc79a7"),
-    REFUSED: Look("joined, update not used", "-", "#a0522d"),
-    SURPLUS: Look("joined after enough had", "+", "#009e73"),
-}
+_FILE = Path(__file__).with_suffix(".toml")
+LOOKS: Mapping[str, Look] = {word: Look(*facts) for word, facts in tomllib.loads(_FILE.read_text("utf-8")).items()}
 """By the word of the run's record."""
 LOOK_FIELDS = {decision: asdict(look) for decision, look in LOOKS.items()}
 """The table as a page is told of it."""

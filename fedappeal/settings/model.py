@@ -133,7 +133,7 @@ class Settings(BaseModel):
         for name, field in cls.model_fields.items():
             owners = (base for base in cls.__mro__ if name in inspect.get_annotations(base))
             docs = (attribute_docs(base.__module__).get(f"{base.__qualname__}.{name}") for base in owners)
-            field.description = field.description or next(filter(None, docs), None)
+            field.description = field.description or next(filter(None, docs), "")
         return cls.by_key()
 
     @classmethod

@@ -34,14 +34,14 @@ def descriptions(settings: type[PluginSettings]) -> dict[str, str | None]:
 
 
 def test_the_docstring_below_a_setting_is_its_description() -> None:
-    assert descriptions(Own.Settings) == {"below": "in two lines", "beside": "in the field", "without": None}
+    assert descriptions(Own.Settings) == {"below": "in two lines", "beside": "in the field", "without": ""}
 
 
 def test_a_derived_class_has_its_base_class_descriptions() -> None:
     assert descriptions(Derived.Settings) == {
         "below": "in two lines",
         "beside": "in the field",
-        "without": None,
+        "without": "",
         "further": "of its own",
     }
 

@@ -1,12 +1,15 @@
 """The catalogue of metrics: ``catalogue.toml`` says what each is."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 _CATALOGUE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+REASONS: Mapping[str, str] = _CATALOGUE["reasons"]
+"""Patterns of reasons for which a reply is left out or a client refused, by kind; the first that fits counts."""
 
 
 def metrics_in(registry: CollectorRegistry, part: str) -> dict[str, Any]:

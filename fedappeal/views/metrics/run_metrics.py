@@ -18,20 +18,12 @@ from fedappeal.record.follower import Follower
 from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.validity import Validity
-from fedappeal.views.metrics.catalogue import metrics_in
+from fedappeal.views.metrics.catalogue import REASONS, metrics_in
 from fedappeal.views.metrics.serving import CountConnected
 from strategies.rounds.round import ABSENT, COUNTED
 
 OTHER = "other"
-_KINDS = {
-    "not-finite": r"is not a finite number|not finite",
-    "data": r"data is refused|OwnDataError",
-    "influence": r"\(influence-norm\)",
-    "client-id": r"client-id|another key|max-clients",
-    "malformed": r"^reply |is not allowed|^array |^model has arrays|cannot be (used|read)|its reply |its answer ",
-    "client-error": r"^[A-Za-z_]*(Error|Exception|Refused)\b",
-}
-KINDS = (*_KINDS, OTHER)
+KINDS = (*REASONS, OTHER)
 """Kinds of reasons for which a reply is left out or a client refused: few, whatever other parties write."""
 _NOWHERE = Path(os.devnull)
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
@@ -173,7 +165,7 @@ class RunMetrics:
 def kind_of(reason: object) -> str:
     """Return a reason's kind: the first that fits, or ``other``."""
     text = str(reason)
-    return next((kind for kind, pattern in _KINDS.items() if re.search(pattern, text)), OTHER)
+    return next((kind for kind, pattern in REASONS.items() if re.search(pattern, text)), OTHER)
 
 
 def _number(value: Any) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedappeal.core.plugins import Plugin, Registry, parse_section
+from fedappeal.core.registry import BUILT_IN
 from fedappeal.settings.config import ConfigError, Scalar, section
 from fedappeal.system.packages import require
 
@@ -75,16 +76,7 @@ class Tracker(Plugin):
         """End: the run is ``finished``, ``interrupted`` (it can be continued) or ``failed``."""
 
 
-TRACKERS = Registry(
-    "track",
-    "fedappeal.trackers",
-    Tracker,
-    {
-        "tensorboard": "fedappeal.views.tracking.tensorboard:TensorBoard",
-        "mlflow": "fedappeal.views.tracking.mlflow:MLflow",
-        "wandb": "fedappeal.views.tracking.wandb:WandB",
-    },
-)
+TRACKERS = Registry("track", "fedappeal.trackers", Tracker, BUILT_IN["track"])
 
 
 MakeTracker = Callable[[], Tracker]
