@@ -3,12 +3,14 @@
 It holds the page's data from the state folder, its files, and what its owner can do.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
@@ -18,7 +20,8 @@ from client.approval import approve
 from client.limits.limits import Limits, read_limits, write_limits
 from client.limits.presets import PRESETS, preset, preset_of
 from client.limits.rest import Surroundings, battery, check_surroundings
-from client.process.owner import PAUSED, client_name, leave, pause, reset, resume
+from client.page.trial import MOST_BYTES, try_models
+from client.process.owner import PAUSED, client_name, leave, own_name, pause, reset, resume
 from client.process.status import GOES_ON, RunState, RunStatus, client_status, told_line
 from client.state.activity import KEPT_DECISIONS, Judged
 from client.state.preferred import kept_models
@@ -32,6 +35,10 @@ from fedappeal.settings.model import fact
 from fedappeal.trained.card import ModelCard
 from fedappeal.web.buttons import Act, button
 
+TRIAL = "/trial"
+"""The path to which an owner sends a file that the models are tried on."""
+BODIES = {TRIAL: MOST_BYTES}
+"""The most bytes that the page takes there."""
 STATIC = Path(__file__).parent / "static"
 _LONGEST = 300
 _SHORT = 80
@@ -45,8 +52,10 @@ def page_data(folder: Path) -> dict[str, Any]:
     status = client_status(folder)
     models = [_model(store, name, card) for name, card in kept_models(store).items()] if store else []
     files = {model["run"]: model for model in reversed(models)}
+    client = printable(client_name(store), _LONGEST) if store else "no client has kept state here yet"
     return {
-        "client": printable(client_name(store), _LONGEST) if store else "no client has kept state here yet",
+        "client": client,
+        "name": own_name(folder) or client,
         "state": status.state,
         "line": printable(status.line, _LONGEST),
         "latest": printable(status.latest, _LONGEST),
@@ -203,6 +212,18 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
             return JSONResponse({"said": "no such model"}, HTTPStatus.NOT_FOUND)
         return FileResponse(store.path(name), filename=f"{name}.safetensors")
 
+    async def trial(request: Request) -> Response:
+        if busy.locked():
+            return JSONResponse({"said": "the models are at work: wait for their answers"}, HTTPStatus.CONFLICT)
+        async with busy:
+            name, content = request.query_params.get("name", ""), await request.body()
+            try:
+                return JSONResponse(await run_in_threadpool(try_models, folder, name, content))
+            except (ValueError, OSError) as error:
+                return JSONResponse({"said": printable(error)}, HTTPStatus.BAD_REQUEST)
+
+    busy = asyncio.Lock()
+
     def keep(limits: Limits, message: str = "limits kept") -> str:
         check_surroundings(limits, Surroundings())
         write_limits(folder, limits)
@@ -243,6 +264,7 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
             Route("/data.json", data),
             Route("/limits.json", limits),
             Route("/model/{name}", model),
+            Route(TRIAL, trial, methods=["POST"]),
             *(
                 Route(f"/do/{name}", button(act, HTTPStatus.BAD_REQUEST), methods=["POST"])
                 for name, act in actions.items()

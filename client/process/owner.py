@@ -1,5 +1,6 @@
 """The owner's commands on a client's state: pause, reset, leave runs."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from client.limits.answer_book import AnswerBook
@@ -8,7 +9,9 @@ from client.state.activity import Activity
 from client.state.memory import DEPARTURE, RunMemory
 from client.state.store import DiskStore, is_precious
 from fedappeal.core.local_rule import StoredRecord
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
 from fedappeal.system.wording import plural
 
 PAUSED = "paused"
@@ -17,7 +20,11 @@ PAUSED = "paused"
 RETURNED = "returned"
 """A file of this name makes a running client come online anew, so that the runs it had left ask it again."""
 
+NAME = "name"
+"""The file of the state folder with the name of the client's key, which the operator's list shows, too."""
+
 _LONGEST = 500
+_SHORT = 80
 
 KEPT = ("identity", "node", "noise-key")
 """Records that `reset` never forgets: two noises on one update, from two keys, could be averaged away."""
@@ -37,6 +44,24 @@ def client_name(store: DiskStore) -> str:
         return str(identity.values["client-id"]) if identity else "no id yet"
     except (ConfigError, KeyError):
         return f"an id that cannot be read: '{store.path('identity')}' and its copy are damaged"
+
+
+def note_name(folder: Path, key: str) -> None:
+    """Keep the name of a client's key: that of its public half, else its file's; a full disk changes nothing."""
+    path = Path(key).expanduser()
+    with suppress(OSError):
+        name = path.stem
+        with suppress(OSError, ValueError, IndexError):
+            name = path.with_suffix(".pub").read_text("utf-8")[:_LONGEST].split(maxsplit=2)[2].strip()
+        replace_file(folder / NAME, printable(name, _SHORT).encode(), durable=False)
+
+
+def own_name(folder: Path) -> str:
+    """Return the name of a client's key; empty where it has none."""
+    try:
+        return printable((folder / NAME).read_text("utf-8", errors="replace")[:_SHORT])
+    except OSError:
+        return ""
 
 
 def resting(folder: Path) -> str:

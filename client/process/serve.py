@@ -26,7 +26,7 @@ from client.limits.limits import MEGABYTE, Limits
 from client.limits.rest import Rest, Surroundings, check_surroundings
 from client.outcome import FAILED, Outcome
 from client.process.answer import Answer, reason_of, round_of, task_of
-from client.process.owner import PAUSED, RETURNED
+from client.process.owner import PAUSED, RETURNED, note_name
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
 from client.state.activity import ENDED_AS, ENDED_EARLY, ENDED_LINES, Activity, run_of
@@ -170,6 +170,8 @@ class _Client:
         if self._store and self.node.client_id:
             # For its owner to see, and to remain this client after a new key.
             self._store.write("identity", StoredRecord({"client-id": self.node.client_id}))
+        if folder and self.connection.key:
+            note_name(folder, self.connection.key)
         self._folder = folder
         self._returned = (folder or Path(os.devnull)) / RETURNED
         forget_work(folder)

@@ -27,7 +27,6 @@ from fedappeal.system.locks import is_held
 from fedappeal.system.wording import plural
 
 _RUN = "run-"
-_DAY = 86400
 
 
 class State(StrEnum):
@@ -91,7 +90,7 @@ class RunStatus:
         """What a person calls the run: strategy, task and when it began."""
         if self.activity is None:
             return "an earlier run"
-        return f"{self.activity.what}, {time.strftime('%d %b %H:%M', time.localtime(self.activity.first))}"
+        return f"{self.activity.what}, {clock_time(self.activity.first)}"
 
 
 @dataclass(frozen=True)
@@ -142,9 +141,8 @@ def client_status(folder: Path) -> ClientStatus:
 
 
 def clock_time(seconds: float) -> str:
-    """Return a moment in local time, with its date where it is not of the last day."""
-    today = abs(time.time() - seconds) < _DAY / 2
-    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", time.localtime(seconds))
+    """Return a moment in local time, in the one form in which a client's commands and page show it."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _waits_for(runs: tuple[RunStatus, ...]) -> str:

@@ -33,7 +33,7 @@ SECTIONS = {
     "Researcher": "simulation api staying extending",
     "Operator": "deployment watching security influence",
     "Volunteer": "volunteer privacy",
-    "Look up": "apps reference tasks hf plugins glossary site/reference",
+    "Look up": "apps upkeep reference tasks hf plugins glossary site/reference",
     "Strategies": "maxfl fedalign adagd baselines personalised",
     "Results": "reproductions/README bench bench-results/README bench-results/measures benchmarks",
     "Inside": "architecture protocol flower",

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SUPERLINK_FOLDER = "FEDAPPEAL_SUPERLINK_FOLDER"
 """Environment variable: the working folder of the SuperLink that started this page."""
+RUNS_OUTSIDE = "FEDAPPEAL_RUNS_OUTSIDE"
+"""Environment variable: what the folder of runs is called outside of the page's container."""
 ADDRESS = "page-address"
 """The file of a run's folder with the page's address, while it is served."""
 
@@ -99,7 +101,9 @@ def watch(
         actions = SubmittedRun(remote, resident.runs, tuple(resident.allow or ()))
     console = Console(highlight=False)
     root = Path(folder) if (folder := os.environ.get(SUPERLINK_FOLDER)) else None
-    view = View(actions, run.absolute() if run else None, remote, root=root)
+    outside = os.environ.get(RUNS_OUTSIDE, "") if resident.runs else ""
+    runs_as = (str(resident.runs), outside.rstrip("/")) if outside else ("", "")
+    view = View(actions, run.absolute() if run else None, remote, root=root, runs_as=runs_as)
 
     def registry() -> "CollectorRegistry":
         from fedappeal.federation.remote import ServedCertificate

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
+from types import MappingProxyType
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -72,10 +73,18 @@ class Guarded:
         token: the secret.
         published: ``HOST:PORT`` under which browsers visit it.
         policy: the Content-Security-Policy of answers that bring none of their own.
+        bodies: the most bytes of a body where these are not `MOST_BODY`, by path.
     """
 
-    def __init__(self, app: ASGIApp, token: str, published: str, policy: str = POLICY) -> None:
-        self._app, self._token, self._policy = app, token, policy
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        published: str,
+        policy: str = POLICY,
+        bodies: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self._app, self._token, self._policy, self._bodies = app, token, policy, bodies
         self._hosts = hosts_of(published)
         self._origins = {f"http://{host}" for host in self._hosts}
         # Cookies know no ports: two pages on one host would share a name, and a browser sends them to every port. So
@@ -130,7 +139,8 @@ class Guarded:
             return self._welcome(scope["path"], [pair for pair in asked if pair[0] != TOKEN]), receive
         if not (self._is_token(bearer) or any(map(self._is_session, self._cookies(headers)))):
             raise Rejected(HTTPStatus.FORBIDDEN, "this page needs its token: visit the address that was printed")
-        return self._app, _replayed(await read_body(headers, receive), receive)
+        most = self._bodies.get(scope["path"], MOST_BODY)
+        return self._app, _replayed(await read_body(headers, receive, most), receive)
 
     def _is_token(self, shown: str) -> bool:
         return _equal(shown, self._token)

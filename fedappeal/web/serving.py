@@ -9,9 +9,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import uvicorn
@@ -206,7 +207,9 @@ class ServedPage:
 
 
 @contextmanager
-def serve_page(app: ASGIApp, place: PagePlace, policy: str = POLICY) -> Iterator[ServedPage]:
+def serve_page(
+    app: ASGIApp, place: PagePlace, policy: str = POLICY, bodies: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[ServedPage]:
     """Serve a page behind its token during the block.
 
     Open event streams are then cut within a second.
@@ -215,6 +218,7 @@ def serve_page(app: ASGIApp, place: PagePlace, policy: str = POLICY) -> Iterator
         app: the page, an ASGI app.
         place: where it stands.
         policy: Content-Security-Policy of its answers.
+        bodies: as in `Guarded`.
 
     Raises:
         ConfigError: as `PagePlace.listener`.
@@ -223,7 +227,7 @@ def serve_page(app: ASGIApp, place: PagePlace, policy: str = POLICY) -> Iterator
         shown = f"[{place.host}]" if ":" in place.host else place.host
         page = ServedPage(place.published or f"{shown}:{listener.getsockname()[1]}", new_token())
         config = uvicorn.Config(
-            Guarded(app, page.token, page.address, policy),
+            Guarded(app, page.token, page.address, policy, bodies),
             http=HeaderWait,
             ws="none",
             lifespan="off",

@@ -7,6 +7,12 @@ const made = (tag, text, kind) => {
   return element;
 };
 const megabytes = (bytes) => (bytes < 1e5 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+// A moment in local time, always in this form.
+const moment = (seconds) => {
+  const at = new Date(1000 * seconds);
+  return new Date(at - 60000 * at.getTimezoneOffset()).toISOString().slice(0, 16).replace("T", " ");
+};
+const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 let shown = "";
 let confirmed = null;
 
@@ -34,7 +40,7 @@ const button = (text, label, then) => {
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const offer = (element, costs) => {
   const whole = made("p", "", "offer");
-  whole.append(element, made("span", `Costs: ${costs}.`));
+  whole.append(element, made("span", sentence(costs)));
   return whole;
 };
 const drawn = (tag, facts) => {
@@ -75,7 +81,7 @@ function curve(measure) {
 const take = (model) => {
   const link = made("a", "Take the model", "button");
   link.href = `/model/${encodeURIComponent(model.name)}`;
-  link.setAttribute("aria-label", `Take the ${model.title}`);
+  link.setAttribute("aria-label", `Take the model: ${model.title}`);
   link.download = "";
   return offer(link, `a copy of ${megabytes(model.bytes)}; it stays here, too`);
 };
@@ -95,7 +101,7 @@ function measured(runs) {
 
 function decision(data) {
   const row = document.createElement("tr");
-  const when = made("td", new Date(data.at * 1000).toLocaleString());
+  const when = made("td", moment(data.at));
   when.append(made("div", data.run, "soft"));
   const round = data.what === "rested" ? `after ${data.round || "the roll call"}` : data.round || "roll call";
   const what = made("td", data.what, "decision");
@@ -106,7 +112,7 @@ function decision(data) {
 
 function receipt(data) {
   const row = document.createElement("tr");
-  const when = made("td", new Date(data.time * 1000).toLocaleString());
+  const when = made("td", moment(data.time));
   when.append(made("div", data.run, "soft"));
   const told = made("td", `${data.told}; ${megabytes(data.bytes)}${data.sent ? "" : ", not known to have arrived"}`);
   told.append(made("div", `SHA-256 ${data.hash}`, "soft"));
@@ -120,7 +126,7 @@ function article(run) {
   if (run.last) {
     whole.append(made("p", `joined ${run.joined}, sat out ${run.sat_out}, failed ${run.failed}; ` +
       `${run.seconds.toFixed(1)} s of work; ${megabytes(run.bytes_up)} up, ${megabytes(run.bytes_down)} down; ` +
-      `no message since ${new Date(run.last * 1000).toLocaleString()}`, "soft"));
+      `no message since ${moment(run.last)}`, "soft"));
     if (run.judged) whole.append(made("p", run.judged));
     if (run.goodwill) whole.append(made("p", run.goodwill));
   }
@@ -130,8 +136,8 @@ function article(run) {
   }
   if (run.can_leave) {
     const costs = `this device trains for it no more; ${run.joined || 0} rounds that it joined stay in the shared model`;
-    whole.append(offer(button("Leave for good", `Leave ${run.name} for good`, () =>
-      ask(`Leave ${run.name} for good? Costs: ${costs}.`, () => act("leave", { run: run.run }))), costs));
+    whole.append(offer(button("Leave for good", `Leave for good: ${run.name}`, () =>
+      ask(`Leave ${run.name} for good? ${sentence(costs)}`, () => act("leave", { run: run.run }))), costs));
   }
   return whole;
 }
@@ -139,6 +145,33 @@ function article(run) {
 function kept(model) {
   const whole = document.createElement("article");
   whole.append(made("h3", model.title), made("p", model.figure), made("p", model.file, "soft"), take(model));
+  return whole;
+}
+
+// A file of the owner's goes to this device's own page, and what each kept model says of it is shown.
+async function use(file) {
+  if (!file) return;
+  at("answers").replaceChildren();
+  at("tried").className = "";
+  at("tried").textContent = `${file.name}: the models are at work`;
+  try {
+    const answer = await fetch(`/trial?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file });
+    const said = answer.headers.get("content-type").startsWith("application/json") ? await answer.json()
+      : { said: await answer.text() };
+    at("tried").textContent = answer.ok ? file.name : said.said;
+    at("tried").className = answer.ok ? "" : "bad";
+    if (answer.ok) at("answers").replaceChildren(...said.models.map(answered));
+  } catch {
+    at("tried").textContent = "this page's process does not answer";
+    at("tried").className = "bad";
+  }
+}
+
+function answered({ title, answers, problem }) {
+  const whole = document.createElement("article"), list = document.createElement("ol");
+  list.append(...answers.map(({ label, probability }) => made("li", typeof probability === "number"
+    ? `${label} (${(100 * probability).toFixed(1)} %)` : label)));
+  whole.append(made("h3", title), problem ? made("p", problem, "bad") : list);
   return whole;
 }
 
@@ -156,21 +189,25 @@ async function look() {
   if (text === shown) return;
   shown = text;
   const data = JSON.parse(text);
-  at("client").textContent = data.client;
-  at("status").textContent = data.line;
-  at("battery").textContent = data.battery === null ? "" : `, battery ${data.battery} %`;
+  at("name").textContent = document.title = data.name;
+  at("client").textContent = data.name === data.client ? "" : data.client;
+  const [headline, ...more] = data.line.split("; ");
+  at("status").textContent = sentence(`${data.name} ${headline}`);
+  at("more").textContent = more.join("; ");
+  at("battery").textContent = data.battery === null ? "" : ` battery ${data.battery} %`;
   at("pause").parentElement.hidden = data.paused;
   at("resume").parentElement.hidden = !data.paused;
   at("come-back").parentElement.hidden = !data.runs.some((run) => run.left);
   at("none").hidden = data.runs.length > 0;
   at("no-models").hidden = data.models.length > 0;
+  at("trial").hidden = data.models.length === 0;
   at("measure").replaceChildren(...measured(data.runs));
   at("decisions").replaceChildren(...data.decisions.map(decision));
   at("broken").textContent = data.sent.problem;
   at("sent").replaceChildren(...data.sent.receipts.map(receipt));
   at("runs").replaceChildren(...data.runs.map(article));
   at("models").replaceChildren(...data.models.map(kept));
-  at("erase-costs").textContent = `Costs: the requirements, ${counted(data.models.length, "kept model")} ` +
+  at("erase-costs").textContent = `Forgets the requirements, ${counted(data.models.length, "kept model")} ` +
     `(${megabytes(data.models.reduce((sum, model) => sum + model.bytes, 0))}) and what was done in ` +
     `${counted(data.runs.length, "run")}; the next run trains a requirement anew. The client-id and the noise key stay.`;
 }
@@ -180,7 +217,7 @@ async function limits() {
   at("problem").textContent = data.problem;
   at("presets").replaceChildren(...data.presets.map((preset) => {
     const choice = button(preset.name, preset.name, () =>
-      ask(`Take ${preset.name}? It replaces all limits. Costs: ${preset.costs}.`, () => act("preset", { preset: preset.name })));
+      ask(`Take ${preset.name}? It replaces all limits. ${sentence(preset.costs)}`, () => act("preset", { preset: preset.name })));
     choice.setAttribute("aria-pressed", preset.name === data.preset);
     return offer(choice, preset.costs);
   }));
@@ -209,6 +246,14 @@ const valueOf = (input) => {
   return input.dataset.kind === "number" && text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text;
 };
 
+at("file").addEventListener("change", () => use(at("file").files[0]));
+for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
+  at("trial").addEventListener(kind, (event) => {
+    event.preventDefault();
+    at("trial").classList.toggle("over", kind.startsWith("drage") || kind === "dragover");
+    if (kind === "drop") use(event.dataTransfer.files[0]);
+  });
+}
 at("pause").addEventListener("click", () => act("pause"));
 at("resume").addEventListener("click", () => act("resume"));
 at("come-back").addEventListener("click", () => act("come-back"));

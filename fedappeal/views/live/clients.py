@@ -28,8 +28,9 @@ _WORD = 16
 _EXPIRED = tuple(f"Error: {what} Unavailable" for what in ("Message", "Reply Message", "Node"))
 """How Flower's reasons begin where a client was gone, or took no message before the message's time was over."""
 _LISTED_NODE = ("online", "registered")
-_ATTENTION = ("resting", "silent", "slow", "failed", "away")
-"""States of clients that come first where not all are shown."""
+_ATTENTION = ("failed", "away", "resting", "silent", "slow", "waiting")
+"""States of clients that need attention, the worst first; they come first where not all are shown."""
+_MOST_ATTENTION = 9
 
 STATES: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("states.toml").read_text("utf-8"))
 """What each state of a client means."""
@@ -124,10 +125,12 @@ class RunClients:
                 state = "connected" if node.status == "online" else "registered"
                 rows.append(_row_of(_id(node.client_id), state, node))
         counts = Counter(row["state"] for row in rows)
+        troubled = [row for state in _ATTENTION for row in rows if row["state"] == state]
         if len(rows) > MOST_SHOWN:
             rows.sort(key=lambda row: row["state"] not in _ATTENTION)
         return {
             "rows": rows[:MOST_SHOWN],
+            "attention": troubled[:_MOST_ATTENTION],
             "total": len(rows),
             "counts": dict(counts),
             "online": sum(node.status == "online" for node in self.nodes) if self.nodes is not None else None,

@@ -40,6 +40,7 @@ class View:
         superlink: None: only the folder is read.
         lists_runs: whether the SuperLink's runs are shown; not those of one that has this run alone.
         root: the SuperLink's working folder, where runs' relative folders start; None: it is not known here.
+        runs_as: a folder of runs, and what it is called outside of this container; ``("", "")``: the same.
 
     Attributes:
         superlink: as above; `fedappeal local` has one as soon as its run has begun.
@@ -52,10 +53,12 @@ class View:
         superlink: RemoteSuperLink | None = None,
         lists_runs: bool = True,
         root: Path | None = None,
+        runs_as: tuple[str, str] = ("", ""),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.superlink = superlink
         self._actions, self._lists_runs, self._root, self._clock = actions, lists_runs, root, clock
+        self._runs_as = runs_as
         self._chosen = "" if path is None else None
         """The id of the run that is shown; empty: the latest one's; None: it is the given folder's."""
         self._run = LiveRun(path) if path is not None else None
@@ -238,6 +241,12 @@ class View:
         except OSError:  # too long a name, or a folder of another user
             return None
 
+    def _outside(self, folder: str) -> str:
+        """Return what a folder is called outside of this container."""
+        inside, outside = self._runs_as
+        within = inside and (folder == inside or folder.startswith(f"{inside}/"))
+        return f"{outside}{folder.removeprefix(inside)}" if within else folder
+
     def _listed_run(self, run_id: str) -> ListedRun:
         for run in self._runs:
             if str(run.run_id) == run_id:
@@ -257,6 +266,8 @@ class View:
     def _sections(self) -> dict[str, Any]:
         seen = self._run if self._run and (self._run.path / CONFIG).is_file() else None
         run, listed = seen.section() if seen else None, self._shown_run()
+        if run:
+            run["folder"] = self._outside(run["folder"])
         if run and listed and listed.status in ("failed", STOPPED) and run["state"] in _UNSAID:
             run |= {"state": listed.status, "left": None, "awaited": ""}
         clients = seen.clients if seen else self._connected
@@ -272,7 +283,12 @@ class View:
                 "problem": self._problem,
                 "warning": self._warning,
                 "runs": [
-                    {**item.as_dict(), "under-way": item.status in _UNDER_WAY, "seen": self._folder(item) is not None}
+                    {
+                        **item.as_dict(),
+                        "folder": self._outside(item.folder),
+                        "under-way": item.status in _UNDER_WAY,
+                        "seen": self._folder(item) is not None,
+                    }
                     for item in self._runs[: -MOST_RUNS - 1 : -1]
                 ],
                 "shown": str(listed.run_id) if listed else "",

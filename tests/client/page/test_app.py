@@ -10,7 +10,7 @@ from client.approval import asking
 from client.limits.limits import Limits, read_limits, write_limits
 from client.limits.presets import PRESETS, preset, preset_of
 from client.page.app import limits_data, volunteer_app
-from client.process.owner import PAUSED, departures
+from client.process.owner import PAUSED, departures, note_name
 from client.state.activity import Activity, Judged
 from client.state.receipts import SENT, Receipts
 from client.state.signs import working
@@ -45,6 +45,21 @@ def test_it_shows_what_was_done_and_what_the_model_gives(owner: httpx.Client) ->
     (run,) = data["runs"]
     assert (run["joined"], run["seconds"]) == (1, 2.0)
     assert run["judged"] == "round 3: training loss 0.2500, required below 0.5000: met"
+
+
+def test_a_client_is_called_by_its_keys_name(owner: httpx.Client, tmp_path: Path) -> None:
+    """That of the public half, as the operator's list has it; else the file's; whoever wrote it."""
+    assert owner.get("/data.json").json()["name"] == "anna"
+    key = tmp_path / "keys" / "laptop.key"
+    key.parent.mkdir()
+    for public, name in (
+        (None, "laptop"), ("ecdsa AAAA anna's laptop\n", "anna's laptop"), ("ecdsa AAAA", "laptop"), ("", "laptop"),
+        (f"ecdsa AAAA \x1b[31m{900 * 'x'}", f"?[31m{72 * 'x'}..."),
+    ):  # fmt: skip
+        if public is not None:
+            key.with_suffix(".pub").write_text(public)
+        note_name(tmp_path, str(key))
+        assert owner.get("/data.json").json()["name"] == name
 
 
 def test_it_shows_what_is_worked_on(owner: httpx.Client, tmp_path: Path) -> None:

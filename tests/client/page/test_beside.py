@@ -12,7 +12,7 @@ import pytest
 
 from client.limits.limits import read_limits
 from client.page.beside import page_beside
-from client.process.owner import PAUSED
+from client.process.owner import PAUSED, note_name
 from client.state.activity import Activity, Judged
 from client.state.memory import RunMemory
 from client.state.preferred import keep
@@ -66,6 +66,8 @@ def remember(folder: Path) -> None:
     told: dict[str, Any] = {"figures": {"accuracy": 0.95}, "measured_on": "test", "requirement_met": True}
     card = ModelCard.of(task, config, round=30, run_key="first", **told)
     keep(store, {"w": np.ones(1000, np.float32)}, card)
+    (folder / "anna.pub").write_text("ecdsa-sha2-nistp384 AAAA laptop of anna\n")
+    note_name(folder, str(folder / "anna.key"))
     note_event(folder, "started", "")
     note_event(folder, "connected", "connected")
 
@@ -106,6 +108,15 @@ def test_an_owner_reads_what_it_gets_and_uses_each_button(
         assert page.locator("#decisions tr").count() == 20
         assert "held-out loss 0.0834, required below 0.2000: met; policy appeal" in page.text_content("#decisions")
         assert "goodwill: 4 of 20 rounds spent" in page.text_content("#measure")
+        assert page.text_content("h1") == "laptop of anna"
+        assert "Costs" not in page.text_content("body")
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d", page.text_content("#decisions td"))
+        mismatched = [
+            button.get_attribute("aria-label")
+            for button in page.locator("[aria-label]:is(button, a)").all()
+            if not button.get_attribute("aria-label").startswith(button.inner_text())
+        ]
+        assert mismatched == [], "who speaks what is written there reaches it"
         fits(page, "volunteer", 1400)
         assert page.locator(".bad:visible").count() == 0, "nothing is red that is no fault"
         assert "fedappeal client" not in page.text_content("body")
@@ -120,12 +131,12 @@ def test_an_owner_reads_what_it_gets_and_uses_each_button(
             page.get_by_text("works on round 13, maxfl on digits").wait_for()
 
         with page.expect_download() as download:
-            page.get_by_role("link", name="Take the shared model").click()
+            page.get_by_role("link", name="Take the model: shared model").click()
         assert Path(download.value.path()).read_bytes() == (tmp_path / "preferred-first.safetensors").read_bytes()
 
         narrow(page, "volunteer")
         assert page.get_by_role("button", name=re.compile("^Leave")).count() == 1, "one run can still ask"
-        assert "trains for it no more; 10 rounds" in confirm(page, "Leave maxfl on digits")
+        assert "trains for it no more; 10 rounds" in confirm(page, "Leave for good: maxfl on digits")
         page.get_by_text("left for good, as its owner said", exact=True).wait_for()
         page.get_by_role("button", name="Come back").click()
         page.get_by_text("back: runs that were left may ask").wait_for()

@@ -66,6 +66,11 @@ def test_an_operator_uses_each_button(
 
         page.locator("#status:text-is('running: round 6 of 10')").wait_for()
         fits(page, "operator", 1400)
+        page.locator("#charts .js-plotly-plot").first.wait_for()
+        tops = [
+            page.locator(part).bounding_box()["y"] for part in ("#control", "#clients", "#facts", "#charts", "#runs")
+        ]
+        assert tops == sorted(tops), "who is there stands above the charts"
         assert page.locator("#control button:visible").all_inner_texts() == ["Stop the run", "Start a run"]
         with page.expect_popup() as report:
             page.get_by_role("link", name=f"Report of run {FIRST}").click()

@@ -92,6 +92,19 @@ def test_the_state_of_a_client(decision: str, why: str, status: str, state: str)
     assert section["counts"] == {state: 1}
 
 
+def test_the_clients_that_need_attention_stand_first_and_the_worst_before_others() -> None:
+    clients = enrolled(RunClients(), **{f"c{number}": number for number in range(12)})
+    clients.nodes = [node(number, "offline" if number == 3 else "online") for number in range(12)]
+    decisions = {f"c{number}": "failed" if 5 < number < 10 else "joined" for number in range(11)}
+    clients.decided([pack_decisions(3, decisions)])
+    clients.failed(3, {"c6": NO_ANSWER, "c7": "loss = nan", "c8": f"{SLOW_ALONE}: x", "c9": NO_ANSWER})
+    clients.event({"event": "awaits-approval", "client": "c11", "node": "11"})
+    said = [(row["client"], row["state"]) for row in clients.section()["attention"]]
+    assert said == [
+        ("c7", "failed"), ("c3", "away"), ("c6", "resting"), ("c9", "resting"), ("c8", "slow"), ("c11", "waiting")
+    ]  # fmt: skip
+
+
 def test_a_client_that_came_back_has_not_left_until_it_leaves_again() -> None:
     clients = enrolled(RunClients(), anna=7)
     clients.event({"event": "round", "round": 3})

@@ -194,6 +194,20 @@ def test_a_certificate_that_ends_soon_is_said(
     assert dict(pages.told)["superlink"]["warning"] == (text if warned else "")
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"), [("runs/first", "./data/first"), ("runs", "./data"), ("runs-2/first", "{}/runs-2/first")]
+)
+def test_a_page_in_a_container_names_folders_as_they_are_outside(
+    name: str, shown: str, tmp_path: Path, superlink: SuperLinkOfTests
+) -> None:
+    run = a_run(tmp_path / name, [])
+    superlink.runs = [a_listed_run(7, "completed", run)]
+    pages = Pages()
+    View(ForeignRun(), None, SUPERLINK, runs_as=(str(tmp_path / "runs"), "./data")).refresh(pages)
+    ((_, everything),) = pages.told
+    assert everything["run"]["folder"] == everything["superlink"]["runs"][0]["folder"] == shown.format(tmp_path)
+
+
 class Asked(ForeignRun):
     """Actions that take down what they were asked."""
 

@@ -3,7 +3,7 @@
 
 const shown = { run: null, clients: null, refused: [], failures: [], superlink: null, actions: null, rounds: [],
   states: {}, looks: {} };
-const MOST_ROUNDS = 200;
+const MOST_ROUNDS = 200, MOST_ATTENTION = 8;
 const columns = () => shown.run ? shown.run.columns : [];
 
 const parts = {
@@ -12,6 +12,7 @@ const parts = {
   refused: () => {
     byId("refused-part").hidden = !shown.refused.length;
     fill("refused", shown.refused.map(refusedRow));
+    showAttention();
   },
   failures: () => {
     byId("failures-part").hidden = !shown.failures.length;
@@ -107,7 +108,20 @@ function showClients() {
   const told = Object.keys(clients.counts).filter(state => shown.states[state] && !["joined", "sat out"].includes(state));
   const legend = Object.entries(shown.looks).flatMap(([word, look]) => [sign(word, shown.looks), ` ${look.title}; `]);
   byId("signs").replaceChildren(...legend, told.map(state => `${state}: ${shown.states[state]}`).join("; "));
+  showAttention();
   showFacts();
+}
+
+// Who an operator looks at first: clients in trouble, those that wait for something, and those that were refused.
+function showAttention() {
+  const said = shown.clients.attention.map(({ client, name, state, why }) =>
+    [name || client, state, why || shown.states[state]]);
+  for (const each of shown.refused) said.push([each.name || each.client || `node ${each.node}`, each.kind, each.reason]);
+  const lines = said.slice(0, MOST_ATTENTION).map(([who, state, why]) => element("li", "", {
+    inside: [element("strong", who), `: ${state}; ${why}`] }));
+  if (said.length > lines.length) lines.push(element("li", `and ${whole(said.length - lines.length)} more below`));
+  byId("attention-part").hidden = !lines.length;
+  byId("attention").replaceChildren(...lines);
 }
 
 function showRounds() {

@@ -81,6 +81,6 @@ function clientRow(client, states, looks) {
 
 function refusedRow(each) {
   const who = each.name || each.client || `node ${each.node}`;
-  const last = typeof each.time === "number" ? new Date(1000 * each.time).toLocaleTimeString("en-GB") : "-";
+  const last = typeof each.time === "number" ? minute(new Date(1000 * each.time).toISOString()) : "-";
   return row([heading(who), cell(each.reason, { css: "text" }), cell(whole(each.times)), cell(last)]);
 }
