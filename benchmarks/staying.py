@@ -91,14 +91,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="texts, by semicolons; runs whose table and arm hold one of them")
     chosen = parser.parse_args()
     first, last = map(int, chosen.seeds.split("-"))
-    there = [json.loads(line) for line in chosen.file.read_text().splitlines()] if chosen.file.exists() else []
+    there = [json.loads(line) for line in chosen.file.read_text("utf-8").splitlines()] if chosen.file.exists() else []
     done = {(run["table"], run["arm"], run["settings"]["seed"]) for run in there}
     for run in opponent_runs(range(first, last + 1)):
         key = (run["table"], run["arm"], run["settings"]["seed"])
         if key in done or not any(text in f"{run['table']}, {run['arm']}" for text in chosen.only.split(";")):
             continue
         line = json.dumps(run | run_figures(run["settings"]))
-        with chosen.file.open("a") as file:
+        with chosen.file.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 

@@ -83,7 +83,7 @@ def _write_service(folder: Path) -> list[str]:
         Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd/user/fedappeal-client.service"
     )
     unit.parent.mkdir(parents=True, exist_ok=True)
-    template = Template((files("fedappeal.federation") / "templates" / unit.name).read_text())
+    template = Template((files("fedappeal.federation") / "templates" / unit.name).read_text("utf-8"))
     replace_file(unit, template.substitute(python=sys.executable, folder=folder).encode())
     return [
         f"made  {unit}",
