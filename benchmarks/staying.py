@@ -37,6 +37,8 @@ def staying_figures(settings: Settings, rounds: int) -> Figures:
     from fedappeal.views.comparison.stayed import WhoStayed
 
     seeds = SEEDS[: 2 if small() else None]
+    if rounds <= (mandatory := settings.get("mandatory_rounds", 0)):  # a trial: one round is left to the clients
+        settings = {**settings, "mandatory_rounds": min(mandatory, rounds - 1)}
     with TemporaryDirectory() as out:
         runs = fedappeal.sweep(**settings, seed=seeds, rounds=rounds, threads=1, out=f"{out}/runs", quiet=True)
         every = [WhoStayed.of(run.path) for run in runs]

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.__main__ import ROWS
 from benchmarks.influence import Attack, attack, under_attack
 from benchmarks.runner import SMALL, BenchRow, Clock, Figures, row_size, table
+from benchmarks.staying import staying_figures
 from strategies.rounds.exchange.members import Member
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -46,6 +47,15 @@ def test_sizes_are_a_fiftieth_where_rows_are_tried(monkeypatch: pytest.MonkeyPat
     assert [row_size(size) for size in (5, 100, 1000)] == [5, 100, 1000]
     monkeypatch.setenv(SMALL, "1")
     assert [row_size(size) for size in (5, 100, 1000)] == [5, 10, 20]
+
+
+def test_a_trial_of_few_rounds_leaves_one_to_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SMALL, "1")
+    settings = {"task": "digits", "model": "logistic", "clients": 3, "local_steps": 1, "set": {"solo.steps": 2}}
+    figures = ROWS["staying/scarce"].arms["fedavg, held-out data, 9 rounds of goodwill"]
+    assert figures.args[0]["mandatory_rounds"] == 9
+    found = staying_figures({**settings, "mandatory_rounds": 9}, 2)
+    assert found["asked rounds"] == 1
 
 
 def test_attackers_send_what_their_formulas_say() -> None:
