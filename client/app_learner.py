@@ -1,6 +1,7 @@
 """A Flower ClientApp as a learner: measured by the app's ``evaluate``, trained by its ``train``."""
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,7 +61,7 @@ class Names:
         if score is not None and not _ACCURACY.search(score):
             name = re.sub("[^a-z0-9]+", "-", score.lower()).strip("-")
             metric = Metric(name, self.higher_is_better, low=-np.inf, high=np.inf)
-        others = {key: float(value) for key, value in metrics.items() if not isinstance(value, list)}
+        others = _told(metrics)
         for key in (self.examples, keys.NUM_EXAMPLES, keys.LOSS, metric.name):
             others.pop(key, None)
         value = float("nan") if score is None else float(_number(metrics, score))
@@ -146,7 +147,7 @@ class Offers:
     gradient: str = ""
     tells: frozenset[str] | None = None
 
-    def allowed(self, numbers: Mapping[str, float]) -> dict[str, float]:
+    def allowed(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """Return the numbers that may be told."""
         return {key: value for key, value in numbers.items() if self.tells is None or key in self.tells}
 
@@ -239,8 +240,7 @@ class AppLearner(Learner):
         evaluation = self._evaluation(metrics)
         self._note_examples(MessageType.EVALUATE, metrics, split)
         if model:
-            numbers = {key: value for key, value in metrics.items() if not isinstance(value, list)}
-            told = {f"told.{key}": value for key, value in numbers.items()}
+            told = {f"told.{key}": json.dumps(v) if isinstance(v, list) else v for key, v in metrics.items()}
             self.store.write(_LATEST, StoredRecord({"model": model, **told}))
         return evaluation
 
@@ -298,12 +298,12 @@ class AppLearner(Learner):
             raise ConfigError(f"the app's learning rate '{asks}' is {rate!r} in what train is told: more than 0")
         return {name: np.asarray((arrays[name] - value) / rate, value.dtype) for name, value in told.items()}  # type: ignore[operator]
 
-    def told(self) -> Mapping[str, float]:
+    def told(self) -> Mapping[str, Any]:
         """Return the further numbers of the app's reply to the round that it has joined."""
         if self.joined is None:
             return {}
         metrics = _single(self.joined, MetricRecord, MessageType.TRAIN)[1]
-        return self._offers.allowed({key: float(v) for key, v in metrics.items() if not isinstance(v, list)})
+        return self._offers.allowed(_told(metrics))
 
     def let_out(self, reply: Message, discloses: Disclosure | None = None) -> Message:
         """Return an app's reply with what may be told alone: all of it, where no owner says.
@@ -315,7 +315,7 @@ class AppLearner(Learner):
         if self._offers.tells is None:
             return reply
         name, metrics = _single(reply, MetricRecord, "reply")
-        numbers = {key: value for key, value in metrics.items() if not isinstance(value, list)}
+        numbers = dict(metrics)
         told = set(self._offers.tells) | (set() if discloses is None else self._names.judged(metrics, discloses.loss))
         if discloses is not None and not discloses.node.answer_evaluate:
             told = set()
@@ -400,7 +400,12 @@ class AppLearner(Learner):
 
 def _metrics_of(record: StoredRecord) -> MetricRecord:
     told = {key.removeprefix("told."): value for key, value in record.values.items() if key.startswith("told.")}
-    return MetricRecord({key: value for key, value in told.items() if isinstance(value, int | float)})
+    return MetricRecord({key: json.loads(v) if isinstance(v, str) else v for key, v in told.items()})
+
+
+def _told(metrics: MetricRecord) -> dict[str, Any]:
+    """Return an app's numbers, and its lists of numbers."""
+    return {key: list(value) if isinstance(value, list) else float(value) for key, value in metrics.items()}
 
 
 def _single(reply: Message, kind: type[Any], handler: str) -> tuple[str, Any]:

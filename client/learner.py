@@ -153,7 +153,7 @@ class Learner:
         """Whether it trains by a local rule other than SGD, though not by any: without `RULES`."""
         return False
 
-    def told(self) -> Mapping[str, float]:
+    def told(self) -> Mapping[str, Any]:
         """Return numbers that the reply to a joined round tells besides ours, which go before them."""
         return {}
 

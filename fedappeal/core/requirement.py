@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fedappeal.core.plugins import Plugin
 from fedappeal.protocol.metric import ACCURACY, Metric
@@ -19,13 +19,13 @@ class Evaluation:
         loss: mean loss on the split.
         score: value of the task's primary metric on the split; of a classifier its accuracy, in [0, 1].
         metric: the primary metric.
-        others: the task's further metrics, by name.
+        others: the task's further metrics, by name; a Flower app's may be lists of numbers.
     """
 
     loss: float
     score: float
     metric: Metric = ACCURACY
-    others: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def error(self) -> float:

@@ -83,19 +83,20 @@ class FlowerKeywords(Settings):
             )
 
 
-def numbers_of(metrics: Mapping[str, Any], claimed: Set[str] = frozenset()) -> dict[str, float]:
-    """Return the numbers of a reply that its app tells, as many as are bounded, without what the strategy claimed."""
-    numbers = {k: v for k, v in metrics.items() if k not in _OURS | claimed and not isinstance(v, list)}
+def numbers_of(metrics: Mapping[str, Any], claimed: Set[str] = frozenset()) -> dict[str, Any]:
+    """Return the numbers, and lists of them, that an app tells: as many as are bounded, and none that is a claim."""
+    numbers = {k: v for k, v in metrics.items() if k not in _OURS | claimed}
     return {k: v for k, v in list(numbers.items())[:MOST_METRICS] if len(k) <= LONGEST_KEY}
 
 
-def averaged(replies: Sequence[Mapping[str, float]], weighted_by: str, aggregate: Aggregate | None) -> dict[str, Any]:
+def averaged(replies: Sequence[Mapping[str, Any]], weighted_by: str, aggregate: Aggregate | None) -> dict[str, Any]:
     """Return the metrics of a round, as Flower's FedAvg makes them of the numbers that its replies tell.
 
     Args:
         replies: the numbers of each reply.
         weighted_by: which of them is the weight; where a reply has none, its number of examples is.
-        aggregate: Flower's own kind of function; None: the weighted mean of each number that all replies have.
+        aggregate: Flower's own kind of function; None: the weighted mean of each number that all replies have, and by
+            place of each list that is equally long in all.
     """
     if not replies:
         return {}
@@ -106,9 +107,22 @@ def averaged(replies: Sequence[Mapping[str, float]], weighted_by: str, aggregate
         return dict(aggregate(contents, weighted_by))
     weights = [reply.get(weighted_by, reply.get(keys.NUM_EXAMPLES, 0)) for reply in replies]
     total = sum(weights)
-    common = set.intersection(*(set(reply) for reply in replies)) - {weighted_by, keys.NUM_EXAMPLES}
+    common = set.intersection(*({(k, _length(v)) for k, v in reply.items()} for reply in replies))
     if not total:
         return {}
-    return {
-        k: sum(w * r[k] for w, r in zip(weights, replies, strict=True)) / total for k in replies[0] if k in common
-    }
+
+    def mean(values: Sequence[float]) -> float:
+        return float(sum(w * v for w, v in zip(weights, values, strict=True)) / total)
+
+    means: dict[str, Any] = {}
+    for key, value in replies[0].items():
+        if key in (weighted_by, keys.NUM_EXAMPLES) or (key, _length(value)) not in common:
+            continue
+        told = [reply[key] for reply in replies]
+        means[key] = [mean(at) for at in zip(*told, strict=True)] if isinstance(value, list) else mean(told)
+    return means
+
+
+def _length(value: object) -> int:
+    """Return the length of a list; -1 of a number."""
+    return len(value) if isinstance(value, list) else -1

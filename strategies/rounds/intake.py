@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from flwr.app import ArrayRecord, Message
 
@@ -46,7 +47,7 @@ class Intake:
         """
         self.round = round
         self.alone = False
-        self.told: list[Mapping[str, float]] = []
+        self.told: list[Mapping[str, Any]] = []
         self._algorithm, self._divergence = algorithm, divergence
         self._influence = type(algorithm).influence(algorithm)
         self._faults: list[Exception] = []

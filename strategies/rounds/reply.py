@@ -30,6 +30,8 @@ def claim(metrics: Mapping[str, Any], key: str, low: float = -math.inf, high: fl
     """
     if key not in metrics:
         raise Refused(f"reply has no '{key}'")
+    if isinstance(metrics[key], list):
+        raise Refused(f"{key} is a list: one number is allowed")
     value = float(metrics[key])
     if not low <= value <= high:
         raise Refused(f"{key} = {value} is not allowed: {low} to {high}")

@@ -51,7 +51,7 @@ def summarise(
     for member, metrics in replies:
         prefix = "" if member.role == SEEN else "unseen_"
         for name, key in averaged.items():
-            if key in metrics:
+            if key in metrics and not isinstance(metrics[key], list):
                 values.setdefault(prefix + name, []).append(claim(metrics, key))
     summary = {name: _mean(v) for name, v in values.items()}
     for prefix in ("", "unseen_"):

@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import FedProx as FlowerFedProx
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from client.approval import approve
 from client.state.store import DiskStore
@@ -439,6 +440,55 @@ def test_an_authors_mistake_is_one_clear_line_at_the_roll_call(kind: str, line: 
     with pytest.raises(Exception, match=line) as error:
         run(MaxFL(start_timeout=5), grid, 1)
     assert "\n" not in str(error.value)
+
+
+def telling_lists(client: int) -> ClientApp:
+    """An app that tells lists of numbers, too."""
+    app, whole = ClientApp(), numpy_app()
+
+    def with_lists(message: Message, context: Context) -> Message:
+        reply = whole(message, context)
+        [metrics] = reply.content.metric_records.values()
+        metrics["num-examples"] = 3 + client
+        metrics["per_class"], metrics["of_own_length"] = [0.25 * client, 1.0, -2.0], [1.0] * (1 + client)
+        return reply
+
+    app.train()(with_lists)
+    app.evaluate()(with_lists)
+    return app
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_lists_among_an_apps_metrics_are_averaged_as_flower_does(wrapped: bool) -> None:
+    apps = [telling_lists(k) for k in range(2)]
+    grid, _ = federation([volunteer(app, participation="always") if wrapped else app for app in apps])
+    result, watch = run(FedAvg(min_clients=2), grid, 1)
+    assert watch.records[0].failures == {}
+    expected = [(3 * 0 + 4 * 0.25) / 7, 1.0, -2.0]
+    for told in (result.train_metrics_clientapp[1], result.evaluate_metrics_clientapp[1]):
+        assert told["per_class"] == pytest.approx(expected)
+        assert "of_own_length" not in told
+    metrics = [MetricRecord({"n": 3 + k, "per_class": [0.25 * k, 1.0, -2.0]}) for k in range(2)]
+    flowers = aggregate_metricrecords([RecordDict({"m": one}) for one in metrics], "n")
+    assert flowers["per_class"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("value", [[float("nan")], [0.0] * 1001])
+def test_a_list_that_is_no_finite_or_far_too_many_numbers_leaves_its_client_out(value: list[float]) -> None:
+    app, whole = ClientApp(), numpy_app()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        reply = whole(message, context)
+        [metrics] = reply.content.metric_records.values()
+        metrics["mine"] = value
+        return reply
+
+    app.evaluate()(whole)
+    grid, _ = federation([app, numpy_app()])
+    _, watch = run(FedAvg(min_clients=2), grid, 1)
+    assert list(watch.records[0].failures) == ["10"]
+    assert "is not a finite number" in watch.records[0].failures["10"]
 
 
 def test_clients_that_tell_other_numbers_share_what_all_of_them_tell() -> None:

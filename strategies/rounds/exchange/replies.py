@@ -121,6 +121,8 @@ def _checked(
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
+MOST_IN_LIST = 1000
+"""Numbers of a list among an app's metrics."""
 _NEVER_MISSING = {keys.NUM_EXAMPLES, keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS, *keys.APPEALS}
 """Numbers of an answer to EVALUATE that are no metrics; one that is not finite says that the model is of no use."""
 _DECISIONS = {keys.SAT_OUT_ERROR: Decision.SAT_OUT, keys.LEFT_ERROR: Decision.LEFT}
@@ -179,8 +181,10 @@ def _content(message: Message, may_miss: bool = False) -> MetricRecord:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
     missing = set()
     for key, value in metrics.items():
-        if isinstance(value, list):
-            raise Refused(f"{printable(key, _SHOWN)} = {printable(value, _SHOWN)} is not a finite number")
+        if isinstance(value, list):  # an app's own, which Flower averages by place
+            if key in _NEVER_MISSING or len(value) > MOST_IN_LIST or not all(map(math.isfinite, value)):
+                raise Refused(f"{printable(key, _SHOWN)} = {printable(value, _SHOWN)} is not a finite number")
+            continue
         if not math.isfinite(value):
             if not may_miss or key in _NEVER_MISSING or keys.LOSS not in metrics:
                 raise NotFinite(f"{printable(key, _SHOWN)} = {value!r} is not a finite number")
