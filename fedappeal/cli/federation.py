@@ -319,12 +319,15 @@ def _superlink_of(control: ControlOptions) -> "Iterator[RemoteSuperLink]":
         sys.exit(1)
 
 
-Runs = Annotated[Path, typer.Option(help="folder in which the federation's runs lie; of a local run: its own")]
+Runs = Annotated[
+    Path | None,
+    typer.Option(help="folder in which the federation's runs lie; of a local run: its own; if not given: runs, here"),
+]
 
 
 @federation_app.command("ids")
 def ids(
-    runs: Runs,
+    runs: Runs = None,
     as_json: AsJson = False,
 ) -> None:
     """List which key each client-id belongs to."""
@@ -345,7 +348,7 @@ def ids(
 @federation_app.command("release")
 def release(
     client: Annotated[str, typer.Argument(help="the client-id")],
-    runs: Runs,
+    runs: Runs = None,
     to: Annotated[
         str, typer.Option(help="the key that gets it, key-...; empty: the next key with which a client uses the id")
     ] = "",
@@ -366,9 +369,10 @@ def release(
     print_lines([f"client-id '{client}' passes to {to or 'the next key with which a client uses it'}"])
 
 
-def _file(runs: Path) -> "IdentityFile":
+def _file(runs: Path | None) -> "IdentityFile":
     from server.identities import FILE, IdentityFile
 
+    runs = runs or _opened(None).path / "runs"
     if not (runs / FILE).is_file():
         raise ConfigError(f"runs = '{runs}' is not allowed: no run has kept there whose its client-ids are ({FILE})")
     return IdentityFile(runs)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.cli.main import main
+from fedappeal.federation.folder import Addresses
 from server.identities import FILE, IdentityFile
 from strategies.rounds.exchange.ownership import ProvenKey
 from strategies.rounds.refusal import Refused
@@ -85,3 +86,15 @@ def test_a_folder_without_runs_is_said(
         assert command(*arguments, "--runs", str(tmp_path), monkeypatch=monkeypatch) == 2
         assert "no run has kept there whose its client-ids are" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_federations_folder_its_runs_need_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedappeal", "federation", "ids"])
+    for expected in ("federation is missing", f"runs = '{tmp_path / 'runs'}' is not allowed: no run has kept there"):
+        with pytest.raises(SystemExit):
+            main()
+        assert expected in capsys.readouterr().err
+        Addresses("127.0.0.1:1", "", "a:1").write(tmp_path)
