@@ -16,7 +16,7 @@ from fedappeal.system.files import replace_file
 from fedappeal.views.terminal.printing import print_lines
 
 if TYPE_CHECKING:
-    from client.settings import NodeSettings
+    from client.settings import AppSettings, NodeSettings
     from client.state.membership import Membership
 
 _OF_INVITATION = ("superlink", "root-certificates", "key", "insecure")
@@ -63,7 +63,7 @@ def join(
         chosen["data"] = node.data
     chosen |= {key: given[key] for key in ("label",) if given[key]}
     if member is None:
-        member = _redeemed(invited, folder, node, chosen, with_app=bool(of_app.app))
+        member = _redeemed(invited, folder, node, of_app, chosen)
     else:
         print_lines([f"this device is a member already, as '{member.name}'"])
         member = Membership(member.name, member.fingerprint, {**member.options, **chosen})
@@ -108,7 +108,7 @@ def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _redeemed(
-    invited: Any, folder: Path, node: "NodeSettings", chosen: dict[str, Any], *, with_app: bool
+    invited: Any, folder: Path, node: "NodeSettings", of_app: "AppSettings", chosen: dict[str, Any]
 ) -> "Membership":
     """Look at the data, say what will happen, and redeem an invitation; nothing is kept before."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -123,14 +123,17 @@ def _redeemed(
 
     port, key_file = JoinPort(invited), folder / KEY
     port.verify()
-    key: Any = load_ssh_private_key(key_file.read_bytes(), None) if key_file.exists() else None
+    key: Any = None
+    if key_file.exists():  # an earlier answer may have been lost
+        make_key(key_file)
+        key = load_ssh_private_key(key_file.read_bytes(), None)
     about = port.look(key)
     name, runs = printable(about.get("name", ""), 64), about.get("runs")
     tasks = [str(run.get("task")) for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-    fits, reasons = ({}, []) if with_app or not node.data else fitting_tasks(node.data, node.columns, tasks)
+    fits, reasons = ({}, []) if of_app.app or not node.data else fitting_tasks(node.data, node.columns, tasks)
     if reasons and not fits and len(reasons) == len(set(tasks)):
         raise ConfigError(f"the data fit no run of this federation, so nothing was sent: {'; '.join(reasons)}")
-    print_lines(_what_happens(invited, name, node, tasks, fits))
+    print_lines(_what_happens(invited, name, node, of_app, tasks, fits))
     if not folder.exists():
         private_folder(folder)
     make_key(key_file, name)
@@ -149,20 +152,26 @@ def _redeemed(
     return Membership(name, invited.fingerprint.hex(), {"connect-timeout": 0.0, **options})
 
 
-def _what_happens(invited: Any, name: str, node: "NodeSettings", tasks: list[str], fits: dict[str, int]) -> list[str]:
+def _what_happens(
+    invited: Any, name: str, node: "NodeSettings", of_app: "AppSettings", tasks: list[str], fits: dict[str, int]
+) -> list[str]:
     """Return the five lines that an owner reads before a device joins."""
     from client.limits.limits import read_limits
+    from client.settings import BUNDLE
     from fedappeal.protocol.foreign_text import printable
 
     limits = read_limits(node.state_folder or Path()).with_text(node.limits)
     runs = printable(", ".join(dict.fromkeys(tasks)), 100) or "none yet"
     count = ", ".join(f"{number} examples for {task}" for task, number in fits.items()) or "data (seen by no run yet)"
-    own = f" and {node.allow}" if node.allow else ""
+    code = f"fedappeal's own{f' and {node.allow}' if node.allow else ''}; a run sends settings and models, no code"
+    if of_app.app:
+        whose = "each run's that you approve" if of_app.app == BUNDLE else of_app.app
+        code = f"{whose}; {'NOT ' if of_app.no_sandbox else ''}confined to the data"
     host, known = invited.address.rpartition(":")[0], invited.fingerprint.hex()[:16]
     return [
         f"who asks:  {host} ({known}), its runs: {runs}; you are '{name}'",
-        f"code:      fedappeal's own{own}; a run sends settings and models, no code",
+        f"code:      {code}",
         f"leaves:    models, losses, counts (fedappeal client sent); never your {count}",
         f"costs:     time ({limits.hours or 'always'}), models to {limits.max_model:g} MB (fedappeal client limits)",
-        "to stop:   Ctrl-C; fedappeal client pause; for good: client leave --federation",
+        "to stop:   Ctrl-C; fedappeal client pause; or fedappeal client leave --federation",
     ]
