@@ -224,7 +224,7 @@ def honest_accuracy(
         honest_ids = islice((k for k in range(CLIENTS) if k not in colluding), CLIENTS // 2)
         own["priority_ids"] = ",".join(f"client-{k:04d}" for k in honest_ids)
     if strategy.endswith("adagd"):  # the form of the published figures, for which it has its rounds
-        own |= {"form": "paper", "on_missing": "proceed" if attack.update == WITHOUT else "wait"}
+        own |= {"form": "one-gradient", "on_missing": "proceed" if attack.update == WITHOUT else "wait"}
     template = REGISTRY.load(strategy)(**own) if own else strategy
     intake = under_attack(strategy, attack, colluding)
     with TemporaryDirectory() as folder, patch("strategies.rounds.rounds.Intake", intake):

@@ -41,7 +41,7 @@ from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Claims, Strategy
 
-PAPER, LOCAL = "paper", "local"
+PAPER, LOCAL = "one-gradient", "local"
 """The forms: one gradient a round, or the run's local steps."""
 
 
@@ -245,11 +245,11 @@ class AdaGD(Strategy):
     class Settings(CountedSteps):
         """ADA-GD's settings."""
 
-        form: Literal["paper", "local"] | None = None
-        """what clients send; paper: one gradient a round; local: what the run's local steps change (beyond the
-        theorem); not set: paper where step-size, gradient-batch or gradient-steps is, else local"""
+        form: Literal["one-gradient", "local"] | None = None
+        """what clients send; one-gradient: as in the paper; local: what the run's local steps change (beyond the
+        theorem); not set: one-gradient where step-size, gradient-batch or gradient-steps is, else local"""
         step_size: Positive | None = None
-        """for form = paper: eta; not set: 0.1"""
+        """for form = one-gradient: eta; not set: 0.1"""
         precision: Positive | None = None
         """epsilon, the loss at which a rational client leaves; not set: 0.3, with form = local 0.05"""
         slack: Positive = 2.0
@@ -257,9 +257,9 @@ class AdaGD(Strategy):
         on_missing: Literal["wait", "proceed"] = "wait"
         """where a reply is missing the model stays, or moves all the same (outside the theory)"""
         gradient_batch: CountOrZero = 0
-        """for form = paper: examples a gradient; 0: all (any other number is outside the theory)"""
+        """for form = one-gradient: examples a gradient; 0: all (any other number is outside the theory)"""
         gradient_steps: Count = 1
-        """for form = paper: local steps a gradient; above 1 is outside the theory"""
+        """for form = one-gradient: local steps a gradient; above 1 is outside the theory"""
 
         @model_validator(mode="after")
         def _resolved(self) -> Self:

@@ -166,7 +166,7 @@ class Bare(Line):
     [
         ({"strategy": "fedprox"}, "local-rule = 'prox' is not allowed for this client: its learner has no 'rules'"),
         (
-            {"strategy": "adagd", "adagd.form": "paper"},
+            {"strategy": "adagd", "adagd.form": "one-gradient"},
             "local-rule = 'gradient' is not allowed for this client: its learner has no 'gradient'",
         ),
         ({"share": "!w"}, "share = '!w' is not allowed for this client: its learner has no 'personal'"),

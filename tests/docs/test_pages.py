@@ -353,7 +353,8 @@ def test_strategies_take_these_keywords() -> None:
         strategies.FedALIGN(epsilon=epsilon, warmup_rounds=2)
     assert strategies.FedALIGN(epsilon=0.2, warmup_share=0.1).settings == strategies.FedALIGN().settings
     assert (
-        strategies.AdaGD(step_size=0.1, precision=0.3, slack=2.0).settings == strategies.AdaGD(form="paper").settings
+        strategies.AdaGD(step_size=0.1, precision=0.3, slack=2.0).settings
+        == strategies.AdaGD(form="one-gradient").settings
     )
     text = PAGES["docs/architecture.md"]
     assert all(f"`{name}" in text for name in ("MaxFLAdaGD", "FedAvg", "FedProx", "Scaffold", "QFedAvg", "MWFed"))

@@ -15,8 +15,8 @@ from tests.node import changed, run_config
 
 MAXFL = run_config(model="logistic")
 FEDAVG = run_config(model="logistic", strategy="fedavg")
-COMBINED = run_config(model="logistic", strategy="maxfl-adagd", maxfl_adagd__form="paper")
-SLACK = MaxFLAdaGD.Settings(form="paper").slack * MaxFLAdaGD.Settings(form="paper").precision
+COMBINED = run_config(model="logistic", strategy="maxfl-adagd", maxfl_adagd__form="one-gradient")
+SLACK = MaxFLAdaGD.Settings(form="one-gradient").slack * MaxFLAdaGD.Settings(form="one-gradient").precision
 
 
 @pytest.fixture

@@ -57,8 +57,8 @@ SMALL = (
 STRATEGIES = {
     "maxfl": "",
     "fedalign": "",
-    "adagd": "adagd.form=paper adagd.precision=1.1",
-    "maxfl-adagd": "maxfl-adagd.form=paper maxfl-adagd.precision=1.1",
+    "adagd": "adagd.form=one-gradient adagd.precision=1.1",
+    "maxfl-adagd": "maxfl-adagd.form=one-gradient maxfl-adagd.precision=1.1",
     "fedavg": "",
     "fedprox": "fedprox.proximal-mu=0.5",
     "fedadam": "",
@@ -147,7 +147,7 @@ def _settings_of_strategies() -> Iterator[Case]:
         "adagd": (
             "adagd.gradient-batch=8 adagd.precision=1.1",
             "adagd.gradient-steps=2 adagd.precision=1.1",
-            "adagd.form=paper adagd.on-missing=proceed adagd.precision=1.12 defect.leave-below=2.25",
+            "adagd.form=one-gradient adagd.on-missing=proceed adagd.precision=1.12 defect.leave-below=2.25",
             "adagd.slack=1.2 adagd.precision=1.8 adagd.step-size=0.5",
         ),
         "fedadam": ("fedadam.bias-correction=true fedadam.beta1=0.5",),
@@ -179,7 +179,8 @@ def _forms() -> Iterator[Case]:
     yield Case("form/vmap/scaffold", _words("--mode vmap --strategy scaffold"))
     yield Case("form/vmap/ditto", _words("--mode vmap --strategy ditto"), broken="resume")
     yield Case(
-        "form/vmap/adagd", _words("--mode vmap --strategy adagd --set adagd.form=paper --set adagd.precision=1.1")
+        "form/vmap/adagd",
+        _words("--mode vmap --strategy adagd --set adagd.form=one-gradient --set adagd.precision=1.1"),
     )
     yield Case("form/two-threads/sequential", _words("--mode sequential --threads 2"), broken="resume", core=True)
     yield Case("form/two-threads/layers", _words("--mode layers --threads 2"))
@@ -285,7 +286,7 @@ def _server() -> Iterator[Case]:
             "--strategy",
             strategy,
             *_words("--influence bounded --byzantine-share 0.2 --byzantine-attack flip"),
-            *_settings("adagd.form=paper" if strategy == "adagd" else ""),
+            *_settings("adagd.form=one-gradient" if strategy == "adagd" else ""),
         )
         yield Case(f"influence/{strategy}", bounded, broken="resume" if strategy == "fedavg" else "")
     yield Case("influence/tight", _words("--influence bounded --influence-weight 1 --influence-norm 1"), core=True)

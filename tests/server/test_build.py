@@ -134,7 +134,7 @@ def test_an_unknown_strategy_is_one_line_that_names_all(name: str, hint: str) ->
         ("scaffold", {"weight_decay": 0.1}, ""),
         (
             "adagd",
-            {"momentum": 0.9, "adagd.form": "paper"},
+            {"momentum": 0.9, "adagd.form": "one-gradient"},
             "momentum = 0.9 is not allowed with local-rule = 'gradient': 0",
         ),
         ("fedprox", {"momentum": 0.9}, ""),

@@ -24,7 +24,7 @@ CONFIG = run_config(
     fixed__loss=1.5,
     maxfl_adagd__precision=0.4,
     maxfl_adagd__slack=1.5,
-    maxfl_adagd__form="paper",
+    maxfl_adagd__form="one-gradient",
 )
 TASK = load_task(CONFIG.task_settings())
 INITIAL = arrays_of(TASK.initial_model(0))
@@ -52,7 +52,7 @@ def factor_for(requirement: float) -> float:
 @pytest.mark.parametrize("requirement", [0.25, 1.5, 5.0])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_reply_is_the_factor_times_margin_and_gradient(requirement: float, steps: int) -> None:
-    plain = ask(strategy="adagd", adagd__form="paper", adagd__gradient_steps=steps, learning_rate=0.5)
+    plain = ask(strategy="adagd", adagd__form="one-gradient", adagd__gradient_steps=steps, learning_rate=0.5)
     found = ask(maxfl_adagd__gradient_steps=steps, learning_rate=0.5, fixed__loss=requirement)
     factor = factor_for(requirement)
     assert 0.1 < factor < 0.95
@@ -66,14 +66,14 @@ def test_the_reply_is_the_factor_times_margin_and_gradient(requirement: float, s
 
 
 def test_at_its_requirement_a_client_sends_what_it_sends_for_adagd() -> None:
-    plain = ask(strategy="adagd", adagd__form="paper")
+    plain = ask(strategy="adagd", adagd__form="one-gradient")
     found = ask(fixed__loss=LOSS)
     assert np.array_equal(gradient_of(found), gradient_of(plain))
     assert metrics_of(found)[MARGIN] == pytest.approx(LOSS - 0.6)
 
 
 def test_the_factor_of_an_absurd_gap_is_the_least_and_the_gradient_is_not_zero() -> None:
-    plain = ask(strategy="adagd", adagd__form="paper")
+    plain = ask(strategy="adagd", adagd__form="one-gradient")
     found = ask(fixed__loss=5000.0)
     assert metrics_of(found)[MARGIN] == pytest.approx(LEAST_FACTOR * (LOSS - 0.6))
     assert np.array_equal(gradient_of(found), LEAST_FACTOR * gradient_of(plain)), "a power of two rounds nothing"

@@ -30,7 +30,7 @@ from tests import node as one_client
 from tests.node import changed, metrics_of, participant_of, run_config
 
 CONFIG = run_config(
-    strategy="adagd", clients=4, solo__steps=3, batch_size=16, adagd__precision=0.3, adagd__form="paper"
+    strategy="adagd", clients=4, solo__steps=3, batch_size=16, adagd__precision=0.3, adagd__form="one-gradient"
 )
 PRECISION = 0.3
 TASK = load_task(CONFIG.task_settings())
@@ -55,7 +55,7 @@ def joined(one: Participant, rule: LocalRule, arrays: Named, server_round: int =
 
 def sent_by(one: Participant, server_round: int = 1, own: dict[str, Scalar] | None = None, **settings: Any) -> Named:
     """What a client sends for the initial model, by name."""
-    rule = AdaGD.LocalRule(AdaGD.Settings.parse({"form": "paper", **(own or {})}))
+    rule = AdaGD.LocalRule(AdaGD.Settings.parse({"form": "one-gradient", **(own or {})}))
     return LAYOUT.unpack(joined(one, rule, INITIAL, server_round, **settings).update()[keys.ARRAYS])
 
 

@@ -212,21 +212,21 @@ def test_line_4_looks_one_local_step_ahead_and_case_1_averages() -> None:
 def test_which_form_it_is(strategy: type[AdaGD]) -> None:
     name = strategy.name
     assert (strategy(local_steps=3).settings.form, strategy(local_steps=3).settings.precision) == ("local", 0.05)
-    for given in ({"step_size": 0.1}, {"gradient_steps": 2}, {"gradient_batch": 8}, {"form": "paper"}):
+    for given in ({"step_size": 0.1}, {"gradient_steps": 2}, {"gradient_batch": 8}, {"form": "one-gradient"}):
         made = strategy(**given)
-        assert (made.settings.form, made.settings.precision, made.settings.step_size) == ("paper", 0.3, 0.1)
+        assert (made.settings.form, made.settings.precision, made.settings.step_size) == ("one-gradient", 0.3, 0.1)
     with pytest.raises(ConfigError, match=rf"^{name}\.local-steps is missing: how many steps clients take"):
         strategy()
     for key, value in (("step-size", 0.1), ("gradient-steps", 2), ("gradient-batch", 8)):
         with pytest.raises(
-            ConfigError, match=rf"^{name}\.{key} = {value} is not allowed with form = 'local': 'paper'$"
+            ConfigError, match=rf"^{name}\.{key} = {value} is not allowed with form = 'local': 'one-gradient'$"
         ):
             strategy(form="local", local_steps=3, **{key.replace("-", "_"): value})
 
 
 def test_an_owners_limits_count_what_is_trained() -> None:
     training = LocalTrainingSettings(learning_rate=0.1, batch_size=16, local_steps=7)
-    local, paper = (AdaGD.LocalRule(AdaGD.Settings.parse({"form": form})) for form in ("local", "paper"))
+    local, paper = (AdaGD.LocalRule(AdaGD.Settings.parse({"form": form})) for form in ("local", "one-gradient"))
     assert (local.gradients(7), local.examples(training), local.asks_gradients()) == (7, 16, False)
     assert (paper.gradients(7), paper.examples(training), paper.asks_gradients()) == (1, 0, True)
     local.check(training.model_copy(update={"momentum": 0.5}))
@@ -239,5 +239,5 @@ def test_the_heading_says_what_clients_send() -> None:
         return AdaGD.notes(config, run_plugins(config).settings_of(AdaGD))
 
     assert notes() == ["adagd's local form, beyond its theorem"]
-    assert notes(**{"adagd.form": "paper"}) == ["one gradient a round"]
+    assert notes(**{"adagd.form": "one-gradient"}) == ["one gradient a round"]
     assert notes(**{"adagd.gradient-steps": 4}) == []

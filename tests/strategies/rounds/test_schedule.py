@@ -159,11 +159,11 @@ REFUSED = "is not allowed with strategy = 'adagd': a round is one step of adagd.
         ({"lr-final-share": 1.5}, "lr-final-share = 1.5 is not allowed: input should be less than or equal to 1"),
         ({"lr-schedul": "linear"}, "unknown setting 'lr-schedul'; did you mean 'lr-schedule'?"),
         (
-            {"strategy": "adagd", "adagd.form": "paper", "lr-schedule": "cosine"},
+            {"strategy": "adagd", "adagd.form": "one-gradient", "lr-schedule": "cosine"},
             f"lr-schedule = 'cosine' with lr-warmup-rounds = 0 {REFUSED}",
         ),
         (
-            {"strategy": "adagd", "adagd.form": "paper", "lr-warmup-rounds": 2},
+            {"strategy": "adagd", "adagd.form": "one-gradient", "lr-warmup-rounds": 2},
             f"lr-schedule = 'constant' with lr-warmup-rounds = 2 {REFUSED}",
         ),
     ],
