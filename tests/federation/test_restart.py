@@ -1,6 +1,7 @@
 """A SuperLink that is killed and comes back on its database continues what was under way, and nothing else."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,10 +56,10 @@ def listed(federation: Federation) -> dict[str, list[tuple[str, str]]]:
     return runs
 
 
-def restart(federation: Federation) -> None:
-    """Kill the SuperLink and start it again, at the ports that it had."""
+def restart(federation: Federation, how: int = signal.SIGKILL) -> None:
+    """End the SuperLink and start it again, at the ports that it had."""
     before = psutil.Process(federation.superlink.pid)
-    before.kill()
+    before.send_signal(how)
     before.wait(30)
     addresses = federation.superlink.fleet_address, federation.superlink.control_address
     ports = [int(address.rpartition(":")[2]) for address in addresses]
@@ -106,3 +107,17 @@ def test_what_was_under_way_continues_and_ends_as_if_nothing_had_happened(back: 
 
     restart(back)
     assert listed(back) == after, "nothing is under way any more"
+
+
+def test_what_was_under_way_when_it_was_told_to_end_continues_too(back: Federation) -> None:
+    """As an upgrade does; relative to the SuperLink's working folder."""
+    run = back.superlink.folder / "long"
+    begun = back.fedappeal("submit", *SHORT, "--rounds", "500", "--out", "long", "--detach")
+    assert begun.code == 0, begun.err
+    wait_until(lambda: run.exists() and Record(run).history, 120)
+    restart(back, signal.SIGTERM)
+    wait_until(lambda: [line for line in Record(run).events if line["event"] == "resumed"], 120)
+    wait_until(lambda: listed(back)["long"][0] == (begun.out.strip(), "stopped"))
+    _, (second, status) = listed(back)["long"]
+    assert status in ("starting", "running")
+    assert back.fedappeal("federation", "stop", second).code == 0

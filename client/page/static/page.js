@@ -190,10 +190,10 @@ async function look() {
   shown = text;
   const data = JSON.parse(text);
   at("name").textContent = document.title = data.name;
-  at("client").textContent = data.name === data.client ? "" : data.client;
+  at("client").textContent = data.name === data.client ? "" : `client-id ${data.client}`;
   const [headline, ...more] = data.line.split("; ");
-  at("status").textContent = sentence(`${data.name} ${headline}`);
-  at("more").textContent = more.join("; ");
+  at("status").textContent = `${data.name} ${headline}.`;
+  at("more").textContent = more.map(sentence).join(" ");
   at("battery").textContent = data.battery === null ? "" : ` battery ${data.battery} %`;
   at("pause").parentElement.hidden = data.paused;
   at("resume").parentElement.hidden = !data.paused;
