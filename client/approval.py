@@ -61,10 +61,11 @@ def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "
     if not isinstance(told, ConfigRecord):
         told = ConfigRecord()
     is_roll_call = kind == MessageType.QUERY
+    word, what = (keys.WAITING, WAITING) if node.approve == ASKED else (keys.DECLINED, DECLINED)
     if not is_roll_call:
         of_run = (values for values in _records(store).values() if run_id in str(values["runs"]).split())
-        if any(v["approved"] and identity.items() <= v.items() for v in of_run):
-            return None
+        if same := [values for values in of_run if identity.items() <= values.items()]:
+            return None if any(values["approved"] for values in same) else Outcome(what, WHY[word])
     name = _PREFIX + _hash({**identity, "told": _hash(told) if is_roll_call else ""})
     record = store.read(name)
     values: dict[str, Scalar] = {"runs": "", "approved": False, "at": time.time()}
@@ -78,7 +79,6 @@ def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "
             store.delete(oldest)
     if values["approved"]:
         return None
-    word, what = (keys.WAITING, WAITING) if node.approve == ASKED else (keys.DECLINED, DECLINED)
     if not is_roll_call:
         return Outcome(what, WHY[word])
     client_id = client_identity(node, store)
@@ -88,7 +88,7 @@ def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "
 
 
 def asking(folder: Path) -> dict[str, tuple[bool, str]]:
-    """Return whether each run that asked is approved, and what it is, by each of its names."""
+    """Return whether each run that asked is approved, and what it is, by each of its names: as it asked last."""
     records = _records(DiskStore(folder)).values() if folder.is_dir() else ()
     return {run: (bool(v["approved"]), str(v["what"])) for v in records for run in str(v["runs"]).split()}
 
@@ -100,7 +100,7 @@ def approve(folder: Path, run: str) -> str:
         ConfigError: no such run has asked.
     """
     store = store_of(folder)
-    for name, values in _records(store).items():
+    for name, values in reversed(_records(store).items()):  # as `asking` shows it
         if run in str(values["runs"]).split():
             store.write(name, StoredRecord({**values, "approved": True}))
             (folder / RETURNED).touch(mode=0o600)
@@ -110,12 +110,13 @@ def approve(folder: Path, run: str) -> str:
 
 
 def _records(store: DiskStore) -> dict[str, dict[str, Scalar]]:
-    """Return what is remembered of each run that asked.
+    """Return what is remembered of each run that asked, the latest last.
 
     A damaged record is left out, and its run asks again.
     """
     names = [name for name in store.names() if name.startswith(_PREFIX)]
-    return {name: values for name in names if (values := store.readable_values(name))}
+    records = {name: values for name in names if (values := store.readable_values(name))}
+    return dict(sorted(records.items(), key=lambda record: float(record[1]["at"])))
 
 
 def _hash(values: Mapping[str, object]) -> str:
@@ -132,6 +133,8 @@ def _described(superlink: str, question: "Question", told: Mapping[str, object],
     run = question.context.run_config
     changed = {k: v for k, v in run.items() if k not in _NOT_COMPARED and v != defaults.get(k) and k != "task"}
     code = code or " ".join(str(told.get(keys.PLUGINS, "")).split()) or "fedappeal's own"
-    said = {"task": run.get("task", "not said"), "code": code, **changed}
+    # The code first, whose words no server chose; a setting of the same name does not take its place.
+    said = {"code": code, "task": run.get("task", "not said")}
+    said |= {key: value for key, value in changed.items() if key not in said}
     of = f" of {superlink}" if superlink else ""
     return printable(f"a run{of}: {', '.join(f'{key} = {value}' for key, value in said.items())}", _LONGEST)

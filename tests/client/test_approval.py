@@ -53,9 +53,9 @@ def test_a_new_run_waits_and_takes_part_once_it_is_approved(tmp_path: Path) -> N
     assert "strategy = maxfl" not in asking(tmp_path)["k"][1], "a default is not said"
     approved, what = asking(tmp_path)["k"]
     assert not approved
-    assert what.startswith("a run of a:1: task = digits, code = fedappeal's own, model = logistic, clients = 4, ")
+    assert what.startswith("a run of a:1: code = fedappeal's own, task = digits, model = logistic, clients = 4, ")
     said = approve(tmp_path, "k")
-    assert said.startswith("approved: a run of a:1: task = digits")
+    assert said.startswith("approved: a run of a:1: code = fedappeal's own, task = digits")
     assert (tmp_path / RETURNED).exists(), "the client comes online anew: the server calls it again"
     assert client.called() == ""
     assert client("train", server_round=1)
@@ -100,6 +100,15 @@ def test_a_change_of_settings_task_code_or_superlink_asks_again(tmp_path: Path, 
     approve(tmp_path, "k")
     assert callable(change)
     assert change(tmp_path) == keys.WAITING
+
+
+def test_what_is_approved_is_what_was_shown_last(tmp_path: Path) -> None:
+    for local_steps in range(1, 6):  # one run key, with other settings each time
+        client = Client(tmp_path, changed(CONFIG, local_steps=local_steps + 1))
+        assert client.called() == keys.WAITING
+        assert f"local-steps = {local_steps + 1}" in asking(tmp_path)["k"][1]
+        assert f"local-steps = {local_steps + 1}" in approve(tmp_path, "k")
+        assert client.called() == ""
 
 
 def test_approval_is_for_the_run_as_it_was_called(tmp_path: Path) -> None:
@@ -154,7 +163,7 @@ def test_its_owner_sees_what_waits(tmp_path: Path) -> None:
     activity.answered("k", CONFIG.as_config(), decided=("waiting", "waits for its owner's approval"))
     (run,) = client_status(tmp_path).runs
     assert run.state is RunState.WAITING
-    assert run.line.startswith("waits for its owner's approval: a run of a:1: task = digits")
+    assert run.line.startswith("waits for its owner's approval: a run of a:1: code = fedappeal's own, task")
     approve(tmp_path, "k")
     (run,) = client_status(tmp_path).runs
     assert run.state is RunState.TAKES_PART

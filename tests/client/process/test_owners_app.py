@@ -174,7 +174,8 @@ class Client:
         be_sender(run_id=run, node_id=1, task_id=9)
         arrays, told = ArrayRecord({"w": Array(np.array([1.0]))}), ConfigRecord({"server-round": 1})
         message = Message(RecordDict({"arrays": arrays, "config": told}), 3, kind, ttl=60, group_id="1")
-        context = Context(run, 3, self.node.as_config(), RecordDict(), run_of(content).config)
+        config = {**run_of(content).config, "code": "fedappeal's own", "task": "digits, code = fedappeal's own"}
+        context = Context(run, 3, self.node.as_config(), RecordDict(), config)
         note_connection(context.state, "key", lasting=True, superlink="h:1")
         self.owners.begin(run_of(content))
         outcome = self.answer(message, context)
@@ -203,7 +204,7 @@ def test_a_bundle_waits_for_its_hash_and_then_runs_confined(client: Client, tmp_
         assert client.process is None, "nothing of it was imported"
     approved, said = asking(tmp_path / "state")["7"]
     assert not approved
-    assert f"code = hearts.client_app:app of the bundle {code}" in said
+    assert said.startswith(f"a run of h:1: code = hearts.client_app:app of the bundle {code}, "), said
     approve(tmp_path / "state", "7")
     what, reply = client.outcome(content)
     assert what == JOINED
