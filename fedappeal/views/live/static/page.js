@@ -260,7 +260,7 @@ async function refreshCharts() {
     say("verdict", told.verdict);
     if (told.charts.length) {
       await plotly();
-      showCharts(told.charts, last);
+      showCharts(told.charts, last || (shown.run ? shown.run.last : 0));  // the first ones may come before the run does
     } else {
       charts.figures = [];
       byId("charts").replaceChildren();
