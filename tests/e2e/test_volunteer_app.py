@@ -39,7 +39,7 @@ def flwr_run(marked: Marked, superlink: SuperLink, app: Path, *options: str) -> 
     (marked.home / "config.toml").write_text(
         f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{superlink.control_address}"\ninsecure = true\n'
     )
-    done = marked.run(str(BIN / "flwr"), "run", str(app), "mine", "--stream", *options, warm=True)
+    done = marked.run(str(BIN / "flwr"), "run", str(app), "mine", "--stream", *options, warm=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -186,6 +186,7 @@ def test_three_lines_are_changed_of_the_scikit_learn_app() -> None:
     assert all(line.endswith("# changed") for line in changed)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("where", ["stock SuperNodes", "confined by their owners"])
 def test_the_scikit_learn_app_equals_itself_where_it_is_deployed(
     marked: Marked, tmp_path: Path, ours: Trained, where: str

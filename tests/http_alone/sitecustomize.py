@@ -5,7 +5,8 @@ The files of Flower's gRPC stay: its SuperLink imports them, and serves nothing 
 
 import sys
 
-from fedappeal.flower import versions
+if "client.process.sandbox" not in sys.orig_argv:  # which confines a process before anything has started a thread
+    from fedappeal.flower import versions
 
-versions.FLEET_OVER_GRPC = False
-sys.modules["fedappeal.flower.superlink.held_grpc"] = None  # type: ignore[assignment] # an import of it fails
+    versions.FLEET_OVER_GRPC = False
+    sys.modules["fedappeal.flower.superlink.held_grpc"] = None  # type: ignore[assignment] # an import of it fails
