@@ -41,8 +41,11 @@ from tests.mutants.forked import run_forked, warm_up
 from tests.mutants.operators import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("strategies", "client/training", "client/participant.py", "fedappeal/web", "fedappeal/flower")
-TESTED = ("strategies", "client", "web", "flower", "simulation", "server", "views", "protocol")
+ROOMS = (
+    *("strategies", "client/training", "client/participant.py", "client/limits", "client/state"),
+    *("fedappeal/core/plugins.py", "fedappeal/system", "fedappeal/web", "fedappeal/flower"),
+)
+TESTED = ("strategies", "client", "web", "flower", "simulation", "server", "views", "protocol", "core", "system")
 TESTS = tuple(f"tests/{room}" for room in TESTED)
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 # Nothing that starts more processes, and nothing that is kept in the tree.
