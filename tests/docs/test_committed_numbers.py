@@ -252,6 +252,22 @@ def test_the_benchmarks_accuracies() -> None:
     assert sum(19 <= share <= 21 for share in stays.values()) > len(stays) / 2
 
 
+def test_adagds_local_form() -> None:
+    page = " ".join((DOCS / "adagd.md").read_text().split())
+    text = re.search(
+        r"reaches (\S+) % accuracy after 40 rounds \(seeds 21 to 25\), under MaxFL's weights (\S+) \(21 to 23\), "
+        r"with one gradient a round (\S+) \(21\), and MaxFL (\S+) \(21 and 22; .* on average (\S+) of the 30 have left",
+        page,
+    )
+    assert text
+    runs = {name: row["seeds"] for name, row in json.loads((DOCS / "local-form.json").read_text())["rows"].items()}
+    assert [len(of_seed) for of_seed in runs.values()] == [5, 3, 1, 2]
+    *accuracies, left = map(float, text.groups())
+    reached = [100 * fmean(run["accuracy"] for run in of_seed.values()) for of_seed in runs.values()]
+    assert accuracies == pytest.approx(reached, abs=0.0501)
+    assert left == pytest.approx(fmean(run["left"] for run in runs["local"].values()), abs=0.0501)
+
+
 def test_influence_has_the_worst_measured_attack_of_each_row() -> None:
     page, tables = (DOCS / "influence.md").read_text(), json.loads((DOCS / "influence.json").read_text())["tables"]
     for name, table in tables.items():
