@@ -25,6 +25,7 @@ from fedappeal.settings.rounds import AUTO
 from fedappeal.settings.training import LearningRateSchedule
 from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
 from fedappeal.tasks.flower_app import FlowerApp, is_client_app
+from fedappeal.tasks.share import NONE
 from fedappeal.tasks.task import Task
 from strategies.rounds.algorithm import check_influence
 from strategies.rounds.shared import SharedSettings
@@ -76,8 +77,13 @@ def check_real(config: RunConfig) -> None:
     """Check that a run can have real clients.
 
     Raises:
-        ConfigError: some of them are to attack, which only a simulation's can.
+        ConfigError: some of them are to attack, or nothing is shared, which only a simulation's can.
     """
+    if config.share == NONE:
+        raise ConfigError(
+            "share = 'none' is not allowed in a run of real clients: nothing would travel; it is the control of a "
+            "simulation (`fedappeal simulate`)"
+        )
     if config.byzantine_share:
         raise ConfigError(
             f"byzantine-share = {config.byzantine_share:g} is not allowed in a run of real clients: attackers are "

@@ -51,6 +51,7 @@ def check_run(plan: RunPlan, how: Simulation, watching: Watching) -> None:
     """
     survive_fork()  # the checks calculate already
     check_learns_here(plan, how.device)
+    engine.check_own_models(plan.config, plan.task)
     if how.mode not in (AUTO, SEQUENTIAL):
         engine.choose_mode(plan.plugins, how, plan.task)
     watching.central(plan, how)

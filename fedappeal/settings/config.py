@@ -62,7 +62,7 @@ class TaskSettings(WithPlugins):
     package.module:Name of your own"""
     share: str = Field("auto", min_length=1)
     """what of the model travels; the rest stays with the client: all, trainable, or names as patterns (body.*, or
-    !head.* for all but these); auto: as the task says, usually all"""
+    !head.* for all but these); none, the control of a simulation; auto: as the task says, usually all"""
     clients: Count = 10
     """number of clients that train (seen)"""
     unseen_clients: CountOrZero = 0

@@ -14,7 +14,8 @@ from fedappeal.settings.model import kebab
 from fedappeal.simulation.in_process_grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.tasks.flower_app import FlowerApp
 
-_OF_CLIENTS = {"participation", "goodwill", "requirement", "judge-on", "adaptation-steps", "seed", "clipping-norm"}
+_OF_CLIENTS = {"participation", "goodwill", "requirement", "judge-on", "use", "adaptation-steps", "seed"}
+_OF_CLIENTS |= {"clipping-norm"}
 """Settings by which clients decide."""
 
 

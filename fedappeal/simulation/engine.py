@@ -18,6 +18,7 @@ from client.training.models import BFLOAT16, arrays_of
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.rounds import BEST
 from fedappeal.simulation.app_clients import app_clients
 from fedappeal.simulation.evaluation import BFloat16Participant, Flips
 from fedappeal.simulation.forms.choice import Choice, Problem, choose
@@ -92,6 +93,8 @@ class VirtualClock:
 
 
 _DAY = 86_400.0
+OWN_MODELS_BYTES = 4 << 30
+"""Most bytes of all clients' own models, with `use = best`; a checkpoint holds them a second time."""
 MOST_CLIENTS = 32
 """Clients whose data are loaded, at most, for the question how all of them train."""
 
@@ -118,6 +121,7 @@ def choose_mode(
     if isinstance(task, FlowerApp):
         return Choice(SEQUENTIAL, "the app itself trains")
     config, device = plugins.config, pick_device(simulation.device)
+    check_own_models(config, task)
     cache = cache or Cache()
 
     def some_data() -> ClientsData:
@@ -127,6 +131,22 @@ def choose_mode(
         module = cache.scratch_model(task, config.seed, device)
         problem = Problem(config, task, module, plugins.rule, lru_cache(some_data))
         return choose(simulation.mode, problem)
+
+
+def check_own_models(config: RunConfig, task: Task) -> None:
+    """Check that there is room for all clients' own last models.
+
+    Raises:
+        ConfigError: they would take more memory than `OWN_MODELS_BYTES`.
+    """
+    if config.use != BEST or isinstance(task, FlowerApp):
+        return
+    size = config.clients * sum(tensor.nbytes for tensor in task.initial_model(config.seed).state_dict().values())
+    if size > OWN_MODELS_BYTES:
+        raise ConfigError(
+            f"use = '{BEST}' is not allowed with clients = {config.clients} and this model: a simulation keeps all "
+            f"clients' own models, {size / 2**30:.1f} GiB, in memory: at most {OWN_MODELS_BYTES / 2**30:.0f} GiB"
+        )
 
 
 def simulate(

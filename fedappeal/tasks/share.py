@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-AUTO, ALL, TRAINABLE = "auto", "all", "trainable"
+AUTO, ALL, TRAINABLE, NONE = "auto", "all", "trainable", "none"
 _SHOWN = 6
 """Most names that an error lists."""
 
@@ -67,7 +67,8 @@ def parts_of(model: "nn.Module", share: str) -> Parts:
     Args:
         model: the model.
         share: ``all``; ``trainable``: the parameters that require a gradient; or names as patterns (``*`` and ``?``),
-            separated by commas. A pattern behind ``!`` takes away; where all do, they take away from all.
+            separated by commas. A pattern behind ``!`` takes away; where all do, they take away from all. ``none``:
+            the control of a simulation, in which nothing travels.
 
     Raises:
         ConfigError: a pattern without a match, or nothing that travels.
@@ -75,13 +76,13 @@ def parts_of(model: "nn.Module", share: str) -> Parts:
     names = names_of(model)
     trained = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    if share == ALL:
-        shared = set(names)
+    if share in (ALL, NONE):
+        shared = set(names) if share == ALL else set()
     elif share == TRAINABLE:
         shared = trained & set(names)
     else:
         shared = _matched(share, names)
-    if not shared:
+    if not shared and share != NONE:
         raise ConfigError(f"share = '{share}' is not allowed: no array of the model would travel")
     staying = [name for name in names if name not in shared]
     return Parts(

@@ -16,6 +16,7 @@ from fedappeal.clientapp import volunteer
 from fedappeal.protocol.packing import array_record
 from fedappeal.strategies import FedAvg, MaxFL
 from fedappeal.tasks import load_task
+from fedappeal.tasks.examples import Split, with_held_out
 from tests.client.test_volunteer import Records
 from tests.grid import MemoryGrid, time_of
 from tests.node import changed, run_config
@@ -36,7 +37,15 @@ TASK = load_task(CONFIG.task_settings())
 MODEL = TASK.initial_model(CONFIG.seed)
 
 
-def torch_app() -> ClientApp:
+def split_of(client: int, name: str) -> Split:
+    data = with_held_out(TASK.load(client))
+    assert data.held_out is not None
+    assert data.halves is not None
+    splits = {"train": data.train, "held-out": data.held_out, "test": data.test}
+    return (splits | dict(zip(("held-out-1", "held-out-2"), data.halves, strict=True)))[name]
+
+
+def torch_app(splits: bool = False) -> ClientApp:
     app = ClientApp()
 
     def net_and_data(message: Message, context: Context) -> tuple[nn.Module, Any]:
@@ -44,7 +53,9 @@ def torch_app() -> ClientApp:
         sent = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
         net.load_state_dict(sent.to_torch_state_dict())
-        return net, TASK.load(int(context.node_config["partition-id"])).train
+        client, config = int(context.node_config["partition-id"]), message.content["config"]
+        assert isinstance(config, ConfigRecord)
+        return net, split_of(client, str(config.get("split", "train"))) if splits else TASK.load(client).train
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -140,3 +151,33 @@ def test_decisions_and_model_are_our_own_clients(app: Any, kind: Any) -> None:
     assert {"joined", "sat-out"} <= {what for line in decisions for what in line.values()}
     for name, values in reference.items():
         np.testing.assert_allclose(model[name], values, rtol=0, atol=1e-6)
+
+
+BEST = {
+    "judge_on": "cross-fitted",
+    "use": "best",
+    "adaptation_steps": STEPS,
+    "requirement": "fixed",
+    "fixed__loss": 0.45,
+}
+
+
+@pytest.mark.parametrize("kind", [MaxFL, FedAvg])
+def test_an_app_that_measures_halves_uses_the_best_as_our_own_client(kind: Any) -> None:
+    def strategy() -> Any:
+        return kind(min_clients=CLIENTS, mandatory_rounds=3, on_empty_round="keep")
+
+    wrapped = volunteer(torch_app(splits=True), splits=True, halves=True, goodwill=7, local_steps=STEPS, **BEST)
+    decisions, model = played(strategy(), wrapped, {})
+    own = client_app(Participants(TaskLearners()))
+    expected, reference = played(strategy(), own, changed(CONFIG, strategy=kind.name, **BEST).as_config())
+    assert decisions == expected
+    assert {"joined", "sat-out"} <= {what for line in decisions for what in line.values()}
+    for name, values in reference.items():
+        np.testing.assert_allclose(model[name], values, rtol=0, atol=1e-5)
+
+
+def test_an_app_that_measures_no_halves_is_refused_in_one_line() -> None:
+    wrapped = volunteer(torch_app(splits=True), splits=True, goodwill=7, **BEST)
+    with pytest.raises(Exception, match=r"judge-on = 'cross-fitted' is not allowed for this client: .* no 'halves'"):
+        played(FedAvg(min_clients=CLIENTS, mandatory_rounds=3), wrapped, {})

@@ -138,6 +138,7 @@ def test_the_readmes_scarce_setting() -> None:
     settings = run["settings"]
     flipped, clients = numbers("N of N clients have flipped labels")
     assert (clients, flipped) == (settings["clients"], settings["clients"] * settings["flip-share"])
+    assert numbers("against a model that each trained alone for N steps") == [settings["solo.steps"]]
     assert numbers("join the first N of N rounds") == [settings["mandatory-rounds"], settings["rounds"]]
     assert numbers("under MaxFL N % stay") == [round(100 * run["willing"])]
 

@@ -1,11 +1,13 @@
 """Clients that use the best of what they have: in each engine and over a stop they are a float64 program's."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import fedappeal
 from client.blend import Blend, floating
 from client.settings import NodeSettings
 from client.state.store import DiskStore
@@ -19,12 +21,13 @@ from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import LAYERS, SEQUENTIAL, VMAP, Simulation
 from fedappeal.system.files import read_safetensors
+from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split, halves_of
-from server.build import check_settings
+from server.build import check_real, check_settings
 from server.checkpoints import settings_to_resume
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
 from tests.node import Node, metrics_of, participant_of
-from tests.simulation.best_float64 import BIAS, WEIGHT, Client, Line, rounds
+from tests.simulation.best_float64 import BIAS, WEIGHT, Client, Data, Line, rounds
 from tests.simulation.workers.local import workers
 
 __all__ = ["workers"]
@@ -33,6 +36,10 @@ SETTINGS: dict[str, Scalar] = {
     **{"local-steps": 6, "batch-size": 16, "learning-rate": 0.3, "judge-on": "cross-fitted", "use": "best"},
     **{"solo.steps": 60, "solo.learning-rate": 0.5, "dirichlet-alpha": 0.3},
 }
+
+
+ARGUMENTS: dict[str, Any] = {"task": "digits", "model": "logistic", "clients": 6, "rounds": 1}
+ARGUMENTS |= {"judge_on": "cross-fitted", "use": "best"}
 
 
 def config(**changed: Scalar) -> RunConfig:
@@ -227,3 +234,36 @@ def test_halves_share_no_input() -> None:
     assert [len(half) for half in halves] == [30, 30]
     assert halves_of(Split(torch.zeros(60, 1), torch.zeros(60, dtype=torch.int64))) is None
     assert halves_of(Split(x[:11], torch.zeros(11, dtype=torch.int64))) is None
+
+
+def test_the_control_shares_nothing(tmp_path: Path) -> None:
+    """Each client trains alone: w_0, then 6 steps a round from its own last model."""
+    run = config(strategy="fedavg", share="none", participation="always", rounds=3)
+    simulate(run, RunPlan.of(run, tmp_path / "run").folder({}), Simulation(SEQUENTIAL, threads=1))
+    (line,) = Record(tmp_path / "run").history[-1:]
+    assert line["joined"] == 6
+    scores, start = [], Node(config()).initial
+    for number in range(run.clients):
+        program = Client(run, number)
+        alone = Line(*(start[name].astype(np.float64) for name in (WEIGHT, BIAS)))
+        for server_round in range(1, 4):
+            alone = program.trained(alone, server_round)
+        test = Data.of(load_task(run.task_settings()).load(number).test)
+        scores.append((alone.chances(test.x).argmax(1) == test.y).mean())
+    assert line["accuracy"] == pytest.approx(np.mean(scores))
+
+
+def test_the_control_is_for_simulations_alone() -> None:
+    with pytest.raises(ConfigError, match="share = 'none' is not allowed in a run of real clients"):
+        check_real(config(share="none"))
+
+
+def test_own_models_beyond_the_bound_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedappeal.simulation.engine.OWN_MODELS_BYTES", 6 * 4 * 650 - 1)  # of six float32 models
+    with pytest.raises(ConfigError, match="use = 'best' is not allowed with clients = 6 and this model"):
+        fedappeal.simulate(**ARGUMENTS, out=str(tmp_path / "run"), quiet=True)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr("fedappeal.simulation.engine.OWN_MODELS_BYTES", 6 * 4 * 650)
+    assert fedappeal.simulate(**ARGUMENTS, out=str(tmp_path / "run"), quiet=True).path.exists()
