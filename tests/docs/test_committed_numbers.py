@@ -22,6 +22,7 @@ RUNS: list[dict[str, Any]] = [json.loads(line) for line in (DOCS / "staying.json
 BENCH_ROWS: list[dict[str, Any]] = json.loads((DOCS / "bench-results" / "results.json").read_text())["rows"]
 TASKS = {"Fashion-MNIST": "fmnist", "digits": "digits", "Chem97": "chem97", "Debian": "debian"}
 AS_SENT, BY_TRAINING = "FedAvg, judged as sent", "FedAvg, judged by training loss"
+OPPONENTS = ("own steps", "best")
 ALL_JOIN, NOT_HELD_OUT = "FedAvg, all always join", "the same, nothing held out"
 
 
@@ -99,6 +100,27 @@ def test_differences_in_the_text() -> None:
     assert small
     assert tuple(map(int, lead.groups())) == difference("MaxFL", "FedAvg")
     assert tuple(map(int, small.groups())) == difference("MaxFL", "FedAdam")
+
+
+def test_equal_effort_and_the_best_of_all() -> None:
+    def cell(task: str, use: str) -> str:
+        key = f"{TASKS[task]}, opponents", f"maxfl, {use}, equal steps"
+        of = [run for run in RUNS if (run["table"], run["arm"]) == key]
+        assert {_seed(run) for run in of} <= {21}, "the page says one seed"
+        means = [f"{fmean(100 * run[figure] for run in of):.0f}" for figure in ("willing", "served") if of]
+        return "{} ({})".format(*means) if means else "-"
+
+    table = list(rows("equal steps, MaxFL"))
+    assert table == [[task, *(cell(task, use) for use in OPPONENTS)] for task, *_ in table]
+    assert len(table) == 3
+    sent = re.search(r"\(as sent (\S+) to (\S+) %\)", STAYING)
+    assert sent
+    of = {run["arm"]: f"{100 * run['score']:.1f}" for run in RUNS if run["table"] == "digits, opponents"}
+    assert list(sent.groups()) == [of[f"maxfl, {use}, equal steps"] for use in OPPONENTS]
+    kept = re.search(r"On Chem97 it keeps (\d+) % of the clients. It is not measured on the others", STAYING)
+    assert kept
+    control = [run for run in RUNS if "nothing shared" in run["arm"]]
+    assert [(run["table"], f"{100 * run['willing']:.0f}") for run in control] == [("chem97, opponents", kept[1])]
 
 
 def test_pooled_training_in_the_text() -> None:
