@@ -279,7 +279,8 @@ def test_adagds_local_form() -> None:
     page = " ".join((DOCS / "adagd.md").read_text().split())
     text = re.search(
         r"reaches (\S+) % accuracy after 40 rounds \(seeds 21 to 25\), under MaxFL's weights (\S+) \(21 to 23\), "
-        r"with one gradient a round (\S+) \(21\), and MaxFL (\S+) \(21 and 22; .* on average (\S+) of the 30 have left",
+        r"with one gradient a round (\S+) \(21\), and MaxFL (\S+) \(21 and 22; .* on average (\S+) of "
+        "the 30 have left",
         page,
     )
     assert text
