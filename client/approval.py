@@ -34,7 +34,10 @@ _NOT_COMPARED = frozenset({"out", "resume", "schedule-rounds", keys.RUN_KEY, key
 """Settings of the server's folder, and what is another in each run."""
 _MOST = 64
 """Runs that are remembered as asking; and names of a run under one hash."""
-_LONGEST = 2000
+_LONGEST, _LONGEST_VALUE = 2000, 200
+"""Characters of a run's description, and of each setting in it."""
+_UNTOLD = {keys.PLUGINS: "not said"}
+"""What messages tell of a run's code, that are no roll call."""
 WHY = {
     keys.WAITING: "waits for its owner's approval",
     keys.DECLINED: "its owner takes approved runs alone (approve = listed)",
@@ -69,7 +72,7 @@ def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "
     name = _PREFIX + _hash({**identity, "told": _hash(told) if is_roll_call else ""})
     record = store.read(name)
     values: dict[str, Scalar] = {"runs": "", "approved": False, "at": time.time()}
-    values |= {**identity, "what": _described(superlink, question, told if is_roll_call else {}, code)}
+    values |= {**identity, "what": _described(superlink, question, told if is_roll_call else _UNTOLD, code)}
     values |= record.values if record else {}
     known, run_key = str(values["runs"]).split(), str(told.get(keys.RUN_KEY, ""))
     if new := [run for run in (run_id, run_key) if keys.is_run_key(run) and run not in ("", *known)]:
@@ -88,25 +91,43 @@ def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "
 
 
 def asking(folder: Path) -> dict[str, tuple[bool, str]]:
-    """Return whether each run that asked is approved, and what it is, by each of its names: as it asked last."""
+    """Return whether each run that asked is approved, and what it is, by each of its names.
+
+    A server chooses its run's name: where several have one, those that wait are said.
+    """
+    said: dict[str, dict[bool, list[str]]] = {}
     records = _records(DiskStore(folder)).values() if folder.is_dir() else ()
-    return {run: (bool(v["approved"]), str(v["what"])) for v in records for run in str(v["runs"]).split()}
+    for values in records:
+        for run in str(values["runs"]).split():
+            whats = said.setdefault(run, {}).setdefault(bool(values["approved"]), [])
+            whats += [] if values["what"] in whats else [str(values["what"])]
+    return {run: (False not in whats, "; and ".join(whats.get(False) or whats[True])) for run, whats in said.items()}
 
 
 def approve(folder: Path, run: str) -> str:
     """Approve a run that asked; return what was done, in one line.
 
+    Args:
+        folder: the client's state.
+        run: a name of the run; or its approval's, where several runs have that name.
+
     Raises:
-        ConfigError: no such run has asked.
+        ConfigError: no such run has asked, or several have.
     """
     store = store_of(folder)
-    for name, values in reversed(_records(store).items()):  # as `asking` shows it
-        if run in str(values["runs"]).split():
-            store.write(name, StoredRecord({**values, "approved": True}))
-            (folder / RETURNED).touch(mode=0o600)
-            return f"approved: {values['what']}; a running client says so at once (a stock SuperNode: once restarted)"
-    waiting = ", ".join(name for name, (approved, _) in asking(folder).items() if not approved) or "none"
-    raise ConfigError(f"run = '{run}' is not allowed: a run that has asked for approval ({waiting})")
+    named = {name: v for name, v in _records(store).items() if run in (name, *str(v["runs"]).split())}
+    asked = {name: values for name, values in named.items() if not values["approved"]}
+    whats = {str(values["what"]): name for name, values in (asked or named).items()}
+    if asked and len(whats) > 1:
+        each = "; ".join(f"{name} ({what})" for what, name in whats.items())
+        raise ConfigError(f"run = '{run}' is not allowed: several runs ask by that name; approve one of {each}")
+    if not named:
+        waiting = ", ".join(name for name, (approved, _) in asking(folder).items() if not approved) or "none"
+        raise ConfigError(f"run = '{run}' is not allowed: a run that has asked for approval ({waiting})")
+    for name, values in asked.items():
+        store.write(name, StoredRecord({**values, "approved": True}))
+    (folder / RETURNED).touch(mode=0o600)
+    return f"approved: {next(iter(whats))}; a running client says so at once (a stock SuperNode: once restarted)"
 
 
 def _records(store: DiskStore) -> dict[str, dict[str, Scalar]]:
@@ -132,9 +153,16 @@ def _described(superlink: str, question: "Question", told: Mapping[str, object],
     defaults = {key: field.default for key, field in RunConfig.by_key().items()}
     run = question.context.run_config
     changed = {k: v for k, v in run.items() if k not in _NOT_COMPARED and v != defaults.get(k) and k != "task"}
-    code = code or " ".join(str(told.get(keys.PLUGINS, "")).split()) or "fedappeal's own"
+    plugins = " ".join(str(told.get(keys.PLUGINS, "")).split())
+    code = code or (plugins and _quoted(plugins, _LONGEST // 2)) or "fedappeal's own"
     # The code first, whose words no server chose; a setting of the same name does not take its place.
-    said = {"code": code, "task": run.get("task", "not said")}
-    said |= {key: value for key, value in changed.items() if key not in said}
+    said = [f"code = {code}", f"task = {_quoted(run.get('task', 'not said'))}"]
+    said += [f"{_quoted(key)} = {_quoted(value)}" for key, value in changed.items() if key != "code"]
     of = f" of {superlink}" if superlink else ""
-    return printable(f"a run{of}: {', '.join(f'{key} = {value}' for key, value in said.items())}", _LONGEST)
+    return printable(f"a run{of}: {', '.join(said)}", _LONGEST)
+
+
+def _quoted(text: object, longest: int = _LONGEST_VALUE) -> str:
+    """Return a server's text, in quotation marks where it could pass for several settings."""
+    line = printable(text, longest)
+    return json.dumps(line, ensure_ascii=False) if {",", "=", '"'} & set(line) else line

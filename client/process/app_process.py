@@ -279,9 +279,23 @@ class AppProcess:
                     log.info("app: (more than %d lines of this message are not shown)", _LINES)
 
 
-def _load_app(name: str) -> Call:
+def _load_app(name: str, bundle: bytes) -> Call:
+    """Return an app, of a bundle or, where that is empty, installed.
+
+    A bundle's modules go before those of their names that are loaded here already, as ``client``.
+    """
     module, _, attribute = name.partition(":")
-    app = getattr(importlib.import_module(module), attribute)
+    if bundle:
+        folder = Path("bundle").absolute()
+        unpack_app(bundle, folder)
+        sys.path[:0] = [str(folder)] if str(folder) not in sys.path else []
+        in_bundle = {entry.stem for entry in folder.iterdir() if entry.is_dir() or entry.suffix == ".py"}
+        for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] in in_bundle]:
+            del sys.modules[loaded]
+    imported = importlib.import_module(module)
+    if bundle and not Path(getattr(imported, "__file__", None) or "/").is_relative_to(folder):
+        raise ImportError(f"Python finds another '{module}' before the bundle's: give that another name")
+    app = getattr(imported, attribute)
     if isinstance(app, VolunteerApp):  # its author has wrapped it: here the owner's client decides
         return app.wrapped
     if not isinstance(app, ClientApp):
@@ -294,17 +308,15 @@ def main() -> None:
     name, pipe = sys.argv[1:]
     questions, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(int(pipe), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    app, number = None, 0
+    app, number, bundle = None, 0, b""
     while head := questions.read(_HEAD.size):
         sizes = _HEAD.unpack(head)
         values, records = load(*(questions.read(size) for size in sizes))
         number += 1
         state = records["state"]
         try:
-            if bundle := values.get("bundle"):
-                unpack_app(bundle, Path("bundle"))
-                sys.path.insert(0, str(Path("bundle").absolute()))
-            app = app or _load_app(name)
+            bundle = values.get("bundle", bundle)
+            app = app or _load_app(name, bundle)
             be_sender(run_id=values["run"], node_id=1, task_id=1)
             node, group = values["node"], values["group"]
             message = Message(records["content"], node, values["kind"], ttl=values["ttl"], group_id=group)

@@ -175,6 +175,8 @@ def check_app(content: bytes, client_app: str) -> None:
         files = _files_of(archive)
         module, _, _ = client_app.partition(":")
         path = module.replace(".", "/")
+        if len(client_app) > _LONGEST_NAME:  # its owner reads it
+            raise ValueError(f"clientapp has {len(client_app)} characters: at most {_LONGEST_NAME} are allowed")
         if not is_reference(client_app) or not {f"{path}.py", f"{path}/__init__.py"} & set(files):
             raise ValueError(f"clientapp = {client_app!r} is not allowed: module:attribute of a file in the bundle")
 

@@ -183,3 +183,41 @@ def test_a_server_reads_who_waits_and_one_that_does_not_know_it_enrols_nobody(
         assert read_client_id(reply) == "client-0001"
         with pytest.raises(Refused, match="reply has no MetricRecord 'metrics'"):
             read_roll_call(reply)
+
+
+def test_of_two_runs_of_one_name_none_is_approved_for_the_other(tmp_path: Path) -> None:
+    """A server chooses the name: without this a hostile run is approved by that of another."""
+    good, bad = Client(tmp_path), Client(tmp_path, changed(CONFIG, local_steps=99), run=8)
+    good.called()
+    bad.called(run_key="7")
+    approved, what = asking(tmp_path)["7"]
+    assert not approved
+    assert "local-steps = 99" in what
+    assert "; and a run of a:1" in what
+    with pytest.raises(ConfigError, match="several runs ask by that name; approve one of approval-") as error:
+        approve(tmp_path, "7")
+    assert (good.called(), bad.called(run_key="7")) == (keys.WAITING, keys.WAITING)
+    store = DiskStore(tmp_path)
+    (mine,) = [n for n in store.names() if n.startswith("approval-") and "99" not in str(store.readable_values(n))]
+    assert mine in str(error.value)
+    approve(tmp_path, mine)
+    assert (good.called(), bad.called(run_key="7")) == ("", keys.WAITING)
+
+
+def test_a_setting_cannot_pass_for_others_or_hide_them(tmp_path: Path) -> None:
+    said = "digits, code = fedappeal's own, lr = 0.5"
+    for text in (said, "x" * 5000, 'a" b'):
+        config = changed(CONFIG, plugins=(("mine.text", text),))
+        client = Client(tmp_path, config, run=len(text))
+        client.called(plugins="strategy\tmine:S\tmine:S (mine 1, source 12), lr = 3")
+        _, what = asking(tmp_path)[str(len(text))]
+        assert what.startswith('a run of a:1: code = "strategy mine:S mine:S (mine 1, source 12), lr = 3"')
+        assert "local-steps = 1" in what
+        assert f", {said}" not in what
+        assert len(what) < 1000
+
+
+def test_a_run_without_a_roll_call_says_no_code(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="takes no part"):
+        Client(tmp_path)("train", server_round=1)
+    assert "code = not said" in asking(tmp_path)["7"][1]

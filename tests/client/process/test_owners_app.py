@@ -114,6 +114,10 @@ HOSTILE = {
     "more than may be": (lambda: zipped({"x.py": os.urandom(LARGEST)}), f"it has more than {LARGEST} bytes"),
     "another module": (lambda: zipped({"hearts/a.py": ""}, "os:system"), "clientapp = 'os:system' is not allowed"),
     "our module": (lambda: zipped({"a.py": ""}, "client.app:app"), "clientapp = 'client.app:app' is not allowed"),
+    "an app of a long name": (
+        lambda: zipped({"a.py": ""}, "a:" + "b" * 999),
+        "clientapp has 1001 characters: at most",
+    ),
     "no name of a module": (lambda: zipped({"a.py": ""}, "../a:app"), r"clientapp = '\.\./a:app' is not allowed"),
 }
 
@@ -247,6 +251,40 @@ def test_headers_that_lie_unpack_no_more_than_they_say(client: Client, tmp_path:
     approve(tmp_path / "state", "7")
     with pytest.raises(ConfigError, match="the app failed: ValueError: the bundle cannot be read: Bad CRC-32"):
         client.outcome(content)
+
+
+@pytest.mark.parametrize(("module", "more"), [("client", {}), ("client.app", {"client/__init__.py": ""})])
+def test_a_bundles_module_is_its_own_whatever_is_loaded_by_that_name(
+    client: Client, tmp_path: Path, module: str, more: dict[str, str]
+) -> None:
+    """What runs is what was approved, and an app of a flat ``client.py`` works."""
+    code = CODE.format(mark=str(tmp_path / "x")).replace("from hearts.more import TARGET", "TARGET = 2.0")
+    content = zipped({**more, f"{module.replace('.', '/')}.py": code}, f"{module}:app")
+    client.outcome(content)
+    approve(tmp_path / "state", "7")
+    for _ in range(2):
+        assert client.outcome(content)[0] == JOINED
+
+
+def test_a_bundle_of_a_name_that_python_keeps_for_itself_is_one_line(client: Client, tmp_path: Path) -> None:
+    content = zipped({"time.py": "app = 1"}, "time:sleep")
+    client.outcome(content)
+    approve(tmp_path / "state", "7")
+    with pytest.raises(ConfigError, match="Python finds another 'time' before the bundle's"):
+        client.outcome(content)
+
+
+def test_a_bundle_that_cannot_be_unpacked_never_runs_installed_code_of_its_name(
+    client: Client, tmp_path: Path
+) -> None:
+    content = zipped({"client/app.py": "app = 1", "client/__init__.py": ""}, "client.app:app")
+    place = content.index(b"client/app.py") + len("client/app.py")
+    content = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+    client.outcome(content)
+    approve(tmp_path / "state", "7")
+    for _ in range(3):
+        with pytest.raises(ConfigError, match="the app failed: ValueError: the bundle cannot be read: "):
+            client.outcome(content)
 
 
 @pytest.mark.parametrize(
