@@ -85,28 +85,40 @@ def _continue(superlink: RemoteSuperLink, unfinished: UnfinishedRuns, allow: Seq
                 return
             time.sleep(_LOOK)
     for run in (run for run in runs if run.run_id in unfinished.ids):
-        later = [other for other in runs if other.folder == run.folder and other.started > run.started]
         try:
-            if run.status not in ("completed", "stopped") and not later:
+            _await_its_process(run)
+            if _goes_on(run, superlink.runs()):  # as it is by now: somebody may have stopped it meanwhile
                 began = f"run {run.run_id} was under way when the SuperLink ended"
                 _log.warning("%s: it continues as run %s", began, _continued(superlink, run, allow))
             superlink.stop_run(run.run_id)  # Flower would wait for its process, and clients would answer it
-        except (ControlError, ConfigError, NotDone) as error:
+        except (ControlError, ConfigError, NotDone, OSError) as error:  # OSError: it cannot write to the folder
             _log.error("run %s was under way, and does not continue: %s", run.run_id, error)
         unfinished.settled(run.run_id)
+
+
+def _await_its_process(run: ListedRun) -> None:
+    """Wait for the end of a run's earlier server process, which ends by itself."""
+    deadline = time.monotonic() + _PATIENCE
+    while run.folder and RunFolder.is_held(Path(run.folder)) and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+
+
+def _goes_on(run: ListedRun, runs: Sequence[ListedRun]) -> bool:
+    """Whether a run is to continue, among all that the SuperLink has now."""
+    status = next((other.status for other in runs if other.run_id == run.run_id), "stopped")
+    later = any(other.folder == run.folder and other.started > run.started for other in runs)
+    return status not in ("completed", "stopped") and not later
 
 
 def _continued(superlink: RemoteSuperLink, run: ListedRun, allow: Sequence[str]) -> str:
     """Return the id of the run that continues another one.
 
     Raises:
-        ConfigError, NotDone: there is none.
+        ConfigError, NotDone, OSError: there is none.
     """
     if not run.folder:
         raise NotDone("it is not one of fedappeal's")
-    folder, deadline = RunFolder.open(Path(run.folder).absolute()), time.monotonic() + _PATIENCE
-    while RunFolder.is_held(folder.path) and time.monotonic() < deadline:
-        time.sleep(_LOOK)  # its server process ends by itself
+    folder = RunFolder.open(Path(run.folder).absolute())
     with folder.alone():
         for line in folder.mend():
             _log.warning(line)

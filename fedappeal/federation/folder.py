@@ -1,9 +1,11 @@
 """The folder of a federation that `fedappeal federation open` has started, and where later commands reach it."""
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from fedappeal.protocol.foreign_text import parse_json, printable
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 
@@ -26,6 +28,16 @@ class Addresses:
     ca: str
     fleet: str
     join: str = ""
+
+    @classmethod
+    def read(cls, file: Path) -> "Addresses":
+        """Return those that a file keeps; OSError or ValueError for any other file."""
+        values = parse_json(file.read_text("utf-8"))
+        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+            raise ValueError("it is no table of texts")
+        if values.keys() != {field.name for field in fields(cls)}:
+            raise ValueError(f"it has {printable(', '.join(values)) or 'nothing'}")
+        return cls(**values)
 
     def write(self, folder: Path) -> None:
         """Keep them for later commands."""
@@ -63,9 +75,14 @@ class FederationFolder:
             raise ConfigError(
                 f"federation = '{folder}' is not allowed: no federation was opened there (fedappeal federation open)"
             )
+        if folder is None and (place / _ADDRESSES).stat().st_uid not in (os.geteuid(), 0):
+            raise ConfigError(
+                f"federation = '{place.absolute()}' is another user's, and is taken only where it is named "
+                "(--federation, or --superlink)"
+            )
         try:
-            return cls(place.absolute(), Addresses(**json.loads((place / _ADDRESSES).read_text("utf-8"))))
-        except (OSError, ValueError, TypeError) as error:
+            return cls(place.absolute(), Addresses.read(place / _ADDRESSES))
+        except (OSError, ValueError) as error:
             raise ConfigError(
                 f"file '{place / _ADDRESSES}' cannot be read ({error}): open the federation again"
             ) from None

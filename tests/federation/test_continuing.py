@@ -1,6 +1,7 @@
 """Which runs a SuperLink continues when it comes back, and what it keeps of them until it has."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from fedappeal.federation.detached import NotDone
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.flower.control import ListedRun
 from fedappeal.flower.superlink.superlink_process import Ports
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import EVENTS
 from fedappeal.settings.config import ConfigError
 from tests.views.comparison.recorded import a_run
 
@@ -70,3 +73,42 @@ def test_each_folder_continues_once_and_what_cannot_is_said(
     monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [6])
     continuing._continue(RemoteSuperLink("h:1"), UnfinishedRuns(tmp_path / "state.db"), [])
     assert caplog.messages[-1] == "run 6 was under way, and does not continue: no such package"
+
+
+def test_a_run_that_is_stopped_while_another_one_is_continued_stays_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (a_run(tmp_path / name, []) for name in ("one", "two"))
+    runs = [ListedRun(k, "running", "", "", f"2026-01-0{k}", "", str(path)) for k, path in enumerate((one, two), 1)]
+    commands: list[tuple[str, ...]] = []
+
+    def submit(superlink: RemoteSuperLink, *command: str) -> str:
+        commands.append(command)
+        runs[1] = replace(runs[1], status="stopped")
+        return "9"
+
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: list(runs))
+    monkeypatch.setattr(RemoteSuperLink, "stop_run", lambda superlink, run_id: False)
+    monkeypatch.setattr(continuing, "submit_detached", submit)
+    monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [1, 2])
+    continuing._continue(RemoteSuperLink("h:1"), UnfinishedRuns(tmp_path / "state.db"), [])
+    assert commands == [("resume", str(one))]
+
+
+def test_a_folder_that_cannot_be_written_keeps_no_other_run_from_continuing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    one, two = (a_run(tmp_path / name, []) for name in ("one", "two"))
+    (one / EVENTS).unlink(missing_ok=True)
+    (one / EVENTS).mkdir()
+    runs = [ListedRun(k, "running", "", "", f"2026-01-0{k}", "", str(path)) for k, path in enumerate((one, two), 1)]
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: runs)
+    monkeypatch.setattr(RemoteSuperLink, "stop_run", lambda superlink, run_id: False)
+    monkeypatch.setattr(continuing, "submit_detached", lambda *words: "9")
+    monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [1, 2])
+    monkeypatch.setattr(RunFolder, "mend", lambda folder: iter(()))
+    continuing._continue(RemoteSuperLink("h:1"), unfinished := UnfinishedRuns(tmp_path / "state.db"), [])
+    assert caplog.messages[-2].startswith("run 1 was under way, and does not continue: ")
+    assert caplog.messages[-1].endswith("it continues as run 9")
+    assert unfinished.ids == []
