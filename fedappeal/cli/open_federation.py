@@ -81,6 +81,10 @@ class FederationSettings:
     @classmethod
     def read(cls, path: Path, options: Options) -> "FederationSettings":
         """Read a file; ConfigError for what it may not hold."""
+        from fedappeal.federation.certificates import general_name
+
+        if not path.is_file():  # a pipe would be waited for
+            raise ConfigError(f"file '{path}' cannot be read: it is no file")
         try:
             values = tomllib.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -90,6 +94,8 @@ class FederationSettings:
             raise ConfigError(f"{key} in '{path}' is not allowed: host, join-address and the table [{_TABLE}]")
         if not (isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts)):
             raise ConfigError(f"host in '{path}' is not allowed: a list of names, such as [\"fed.example.org\"]")
+        for host in hosts:  # it becomes a part of the files for services
+            general_name(host)
         if not isinstance(superlink, dict):
             raise ConfigError(f"{_TABLE} in '{path}' is not allowed: a table, [{_TABLE}]")
         if not isinstance(join, str):
@@ -284,6 +290,7 @@ def _write_services(folder: Path, arguments: Sequence[str], addresses: Addresses
     published = [f"{port}:{port}" for port in map(_port, (ports.fleet, ports.http, addresses.join)) if port]
     facts = {
         "folder": str(folder),
+        "escaped": _escaped(str(folder)),
         "host": addresses.fleet.rpartition(":")[0],
         "user": getpass.getuser(),
         "python": sys.executable,
@@ -297,6 +304,15 @@ def _write_services(folder: Path, arguments: Sequence[str], addresses: Addresses
         replace_file(folder / name, template.substitute(facts).encode())
         lines.append(f"made  {folder / name}  ({Template(start).substitute(facts)})")
     return lines
+
+
+def _escaped(path: str) -> str:
+    """Return a path for a unit of systemd; ConfigError for one that has a line break, a quotation mark or such."""
+    if not path.isprintable() or set(path) & set('"\\$'):
+        raise ConfigError(
+            f"folder = {path!r} is not allowed with --service: a path without quotation marks, $ and \\"
+        )
+    return path.replace("%", "%%")
 
 
 def _port(address: str) -> str:

@@ -85,7 +85,7 @@ def write_certificates(folder: Path, hosts: Iterable[str], clients: Iterable[str
     Raises:
         ConfigError: for a name that is not allowed, or a file that is there and is not what it should be.
     """
-    wanted, clients = [_general_name(host) for host in hosts], list(clients)
+    wanted, clients = [general_name(host) for host in hosts], list(clients)
     for name in clients:
         if not CLIENT_NAME.fullmatch(name):
             raise ConfigError(f"client = '{name}' is not allowed: letters, digits and . _ - (it becomes a file name)")
@@ -208,7 +208,7 @@ def _server(folder: Path, authority: Authority, wanted: list[x509.GeneralName], 
             old.verify_directly_issued_by(authority.certificate)
             same_key = key is not None and old.public_key() == key.public_key()
             fits = same_key and old.not_valid_after_utc - RENEW_BEFORE > _now()
-    names = list(dict.fromkeys([*present, *map(_general_name, ALWAYS), *wanted]))
+    names = list(dict.fromkeys([*present, *map(general_name, ALWAYS), *wanted]))
     unchanged = fits and len(names) == len(present)
     end = min(_now() + datetime.timedelta(days=days), authority.certificate.not_valid_after_utc)
     if unchanged:
@@ -222,13 +222,14 @@ def _server(folder: Path, authority: Authority, wanted: list[x509.GeneralName], 
     return Made(path, unchanged, f"for {', '.join(str(name.value) for name in names)}; until {end:%Y-%m-%d}")
 
 
-def _general_name(host: str) -> x509.GeneralName:
+def general_name(host: str) -> x509.GeneralName:
+    """Return a host's name as a certificate has it; ConfigError for what is none."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
         pass
     if not _HOST.fullmatch(host) or len(host) > 253:
-        raise ConfigError(f"host = '{host}' is not allowed: a host name or an IP address, without port")
+        raise ConfigError(f"host = {host!r} is not allowed: a host name or an IP address, without port")
     return x509.DNSName(host.lower())
 
 

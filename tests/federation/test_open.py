@@ -1,5 +1,6 @@
 """`fedappeal federation open`: all that is missing is made once, and later commands in its folder need no address."""
 
+import os
 import re
 import sys
 import tomllib
@@ -12,7 +13,7 @@ from typer.main import get_command
 
 from fedappeal.cli.commands import cli
 from fedappeal.cli.main import main
-from fedappeal.cli.open_federation import FederationSettings, superlink_options
+from fedappeal.cli.open_federation import FederationSettings, _escaped, superlink_options
 from fedappeal.federation.folder import Addresses, FederationFolder
 from fedappeal.settings.config import ConfigError
 from tests.federation.conftest import FEDAPPEAL, Client, run_command
@@ -155,8 +156,29 @@ def test_files_for_services_are_made_of_the_same_settings(tmp_path: Path) -> Non
     done = run_command(*given, "--fleet-http-address", "0.0.0.0:9193")
     assert (done.code, done.err) == (0, "")
     unit = (folder / "fedappeal-federation.service").read_text()
-    assert f"ExecStart={sys.executable} -P -m fedappeal.cli.main federation open {folder}\n" in unit
-    assert f"ReadWritePaths={folder}\n" in unit
+    assert f'ExecStart={sys.executable} -P -m fedappeal.cli.main federation open "{folder}"\n' in unit
+    assert f'ReadWritePaths="{folder}"\n' in unit
     compose = (folder / "compose.yml").read_text()
     assert 'ports: ["9092:9092", "9193:9193", "9094:9094", "127.0.0.1:8090:8090"]' in compose
     assert not re.search(r"\$[a-z]", unit + compose), "every place is filled"
+
+
+@pytest.mark.parametrize("host", ["a\\nExecStartPre=/bin/evil", "a b", "a.example:9092", ""])
+def test_a_file_whose_host_is_none_is_one_line(tmp_path: Path, host: str) -> None:
+    """It becomes a line of the unit for systemd."""
+    (tmp_path / "federation.toml").write_text(f'host = ["{host}"]\n')
+    with pytest.raises(ConfigError, match=r"host = '.*' is not allowed: a host name or an IP address, without port"):
+        FederationSettings.read(tmp_path / "federation.toml", OPTIONS)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "federation.toml")
+    with pytest.raises(ConfigError, match=r"federation\.toml' cannot be read: it is no file"):
+        FederationSettings.read(tmp_path / "federation.toml", OPTIONS)
+
+
+def test_a_folders_name_is_one_word_of_the_unit() -> None:
+    assert _escaped("/srv/my fed %n") == "/srv/my fed %%n"
+    for path in ('/srv/a"b', "/srv/a\nb", "/srv/$HOME", "/srv/a\\b"):
+        with pytest.raises(ConfigError, match="is not allowed with --service"):
+            _escaped(path)
