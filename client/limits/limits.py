@@ -150,7 +150,7 @@ def read_limits(folder: Path) -> Limits:
     path = folder / LIMITS
     try:
         state = path.stat()
-        return _read(path, state.st_mtime_ns, state.st_ino)
+        return _read(path, state.st_ctime_ns, state.st_size, state.st_ino)
     except FileNotFoundError:
         return Limits()
     except OSError as error:
@@ -158,8 +158,8 @@ def read_limits(folder: Path) -> Limits:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, changed: int, inode: int) -> Limits:
-    """Return the limits of a file; a client looks twice a second, and another time or inode is another file."""
+def _read(path: Path, changed: int, size: int, inode: int) -> Limits:
+    """Return the limits of a file; a client looks twice a second. `changed` is the time that no program can set."""
     try:
         content = parse_json(path.read_bytes())
     except ValueError as error:

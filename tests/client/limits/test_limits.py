@@ -1,7 +1,9 @@
 """An owner's limits: their text, their file, and the command that shows and sets them."""
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +143,15 @@ def test_hours_and_switches_of_another_form_are_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key} = .* is not allowed") as caught:
         Limits().with_text(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_limits_whose_time_was_set_back_is_read_again(tmp_path: Path) -> None:
+    """`cp -p`, an archive or a synchronised folder keep the time of another file."""
+    file = tmp_path / "limits.json"
+    file.write_text('{"max-cpu": 1}')
+    state = file.stat()
+    assert read_limits(tmp_path).max_cpu == 1
+    time.sleep(0.02)  # longer than a file system's clock ticks
+    file.write_text('{"max-cpu": 2}')
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert read_limits(tmp_path).max_cpu == 2
