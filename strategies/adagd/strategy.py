@@ -172,7 +172,7 @@ def moved(arrays: Model, step_size: float, direction: NDArray[np.float64]) -> Mo
     return array_record(out)
 
 
-DEFAULTS = {PAPER: 0.3, LOCAL: 0.05}
+DEFAULTS = {PAPER: 0.3, LOCAL: 0.02}
 """epsilon by form: at 0.3 all are satisfied, and the run is over, before local steps have done their work."""
 DEFAULT = DEFAULTS[PAPER]
 """The loss at which a client leaves where neither its owner nor the run's strategy names one."""
@@ -251,7 +251,7 @@ class AdaGD(Strategy):
         step_size: Positive | None = None
         """for form = one-gradient: eta; not set: 0.1"""
         precision: Positive | None = None
-        """epsilon, the loss at which a rational client leaves; not set: 0.3, with form = local 0.05"""
+        """epsilon, the loss at which a rational client leaves; not set: 0.3, with form = local 0.02"""
         slack: Positive = 2.0
         """D holds clients with a predicted loss of at most slack * epsilon"""
         on_missing: Literal["wait", "proceed"] = "wait"

@@ -278,18 +278,20 @@ def test_the_benchmarks_accuracies() -> None:
 def test_adagds_local_form() -> None:
     page = " ".join((DOCS / "adagd.md").read_text().split())
     text = re.search(
-        r"reaches (\S+) % accuracy after 40 rounds \(seeds 21 to 25\), under MaxFL's weights (\S+) \(21 to 23\), "
-        r"with one gradient a round (\S+) \(21\), and MaxFL (\S+) \(21 and 22; .* on average (\S+) of "
-        "the 30 have left",
+        r"the local form reaches (\S+) % accuracy, under MaxFL's weights (\S+), with one gradient a round (\S+), "
+        r"and MaxFL (\S+)\. .* with epsilon = 0.05, (\S+) of the 30 left on average",
         page,
     )
     assert text
     runs = {name: row["seeds"] for name, row in json.loads((DOCS / "local-form.json").read_text())["rows"].items()}
-    assert [len(of_seed) for of_seed in runs.values()] == [5, 3, 1, 2]
+    assert all(list(of_seed) == ["21", "22", "23", "24", "25"] for of_seed in runs.values())
     *accuracies, left = map(float, text.groups())
-    reached = [100 * fmean(run["accuracy"] for run in of_seed.values()) for of_seed in runs.values()]
+    *reached, _ = [100 * fmean(run["accuracy"] for run in of_seed.values()) for of_seed in runs.values()]
     assert accuracies == pytest.approx(reached, abs=0.0501)
-    assert left == pytest.approx(fmean(run["left"] for run in runs["local"].values()), abs=0.0501)
+    with_more = runs.pop("local, epsilon 0.05")
+    assert left == pytest.approx(fmean(run["left"] for run in with_more.values()), abs=0.0501)
+    assert "In these runs no client left;" in page
+    assert not any(run["left"] for of_seed in runs.values() for run in of_seed.values())
 
 
 def test_influence_has_the_worst_measured_attack_of_each_row() -> None:

@@ -211,7 +211,7 @@ def test_line_4_looks_one_local_step_ahead_and_case_1_averages() -> None:
 @pytest.mark.parametrize("strategy", [AdaGD, MaxFLAdaGD])
 def test_which_form_it_is(strategy: type[AdaGD]) -> None:
     name = strategy.name
-    assert (strategy(local_steps=3).settings.form, strategy(local_steps=3).settings.precision) == ("local", 0.05)
+    assert (strategy(local_steps=3).settings.form, strategy(local_steps=3).settings.precision) == ("local", 0.02)
     for given in ({"step_size": 0.1}, {"gradient_steps": 2}, {"gradient_batch": 8}, {"form": "one-gradient"}):
         made = strategy(**given)
         assert (made.settings.form, made.settings.precision, made.settings.step_size) == ("one-gradient", 0.3, 0.1)
