@@ -233,6 +233,7 @@ class Plugins:
             raise ConfigError(f"{setting} is not allowed with strategy = '{strategy.name}': {reason}")
 
         check_names(self.plugins)
+        config.check_tuning(config.tuning_steps)
         made: dict[type[Plugin], Any] = {
             plugin: make_checked(plugin, partial(plugin, self.settings_of(plugin))) for plugin in self.plugins[1:]
         }

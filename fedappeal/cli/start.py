@@ -127,10 +127,10 @@ def resume_run(
     runtime = runtime_of(path)
     kind = str(runtime[KIND])
     _check_fits(options, path, kind)
-    if kind == SUBMITTED and options.superlink is None:
-        options = _at_its_superlink(options, path)
     usable = memory_of(path) if kind == SIMULATION else without_memory
     config = settings_to_resume(path, options.rounds, usable)
+    if kind == SUBMITTED and options.superlink is None:
+        options = _at_its_superlink(options, path)
     allowed = options.allow or ()
     check_allowed(config, path, allowed)
     searched = nullcontext() if HERE in allowed else current_folder_unsearched()

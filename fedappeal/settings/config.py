@@ -199,7 +199,6 @@ class RunConfig(
                 raise ValueError(f"{key} = {getattr(self, key.replace('-', '_'))} is not allowed: {allowed}")
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps = 0 is not allowed where local-epochs = 0: one of them must be positive")
-        self.check_tuning(self.tuning_steps)
         if self.use == BEST and self.judge_on != CROSS_FITTED:
             raise ValueError(f"use = '{BEST}' is not allowed with judge-on = '{self.judge_on}': {CROSS_FITTED}")
         return self

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ def test_a_superlink_says_at_once_what_it_starts(
 ) -> None:
     printed_before: list[str] = []
 
-    def run(given: list[str]) -> None:
+    def run(given: list[str], resumes: bool, allow: Sequence[str]) -> None:
         printed_before.append(capsys.readouterr().out)
 
     monkeypatch.setattr(own_superlink, "run_own_superlink", run)

@@ -15,7 +15,7 @@ SAMPLE = 4
 
 @pytest.mark.parametrize("number", range(SAMPLE))
 def test_a_random_run_is_the_same_in_every_engine(number: int) -> None:
-    config, counted = next(islice(allowed(SAMPLE, seed=1), number, None)), Counter[str]()
+    config, counted = next(islice(allowed(SAMPLE, seed=2), number, None)), Counter[str]()
     assert list(compare(config, counted)) == []
     assert counted.total() >= 3
 

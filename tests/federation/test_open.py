@@ -117,8 +117,9 @@ def test_a_folder_is_found_from_within_by_name_and_from_a_run(
 @pytest.mark.e2e
 def test_started_again_it_is_the_same_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "fed"
-    ports = [str(free_port()) for _ in range(3)]
+    ports = [str(free_port()) for _ in range(4)]
     options = ["--port", ports[0], "--fleet-api-address", f"127.0.0.1:{ports[1]}", "--page", "0"]
+    options += ["--join-address", f"127.0.0.1:{ports[3]}"]
 
     def opened(*arguments: str) -> Client:
         process = Client([*FEDAPPEAL, "federation", "open", str(folder), *arguments], tmp_path / "log")
