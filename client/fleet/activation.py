@@ -185,7 +185,8 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
                 f"without a word less than {2 * HEARTBEAT_INTERVAL:g} s ago, or runs elsewhere"
             ) from None
         raise NotAdmitted(
-            f"{unknown}; it was known there before: unregistered since, or the SuperLink is a new one"
+            f"{unknown}; it was known there before: unregistered since (a member leaves then, fedappeal client leave "
+            "--federation, and joins by a new invitation), or the SuperLink is a new one"
         ) from None
     node = {**place, "node-id": str(node_id)}
     if store and (last is None or dict(last.values) != node):

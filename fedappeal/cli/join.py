@@ -65,7 +65,8 @@ def join(
     if member is None:
         member = _redeemed(invited, folder, node, of_app, chosen)
     else:
-        print_lines([f"this device is a member already, as '{member.name}'"])
+        anew = "to join anew, first fedappeal client leave --federation"
+        print_lines([f"this device is a member already, as '{member.name}', and uses no invitation ({anew})"])
         member = Membership(member.name, member.fingerprint, {**member.options, **chosen})
     member.write(folder)
     if service:
@@ -84,7 +85,7 @@ def _write_service(folder: Path) -> list[str]:
     )
     unit.parent.mkdir(parents=True, exist_ok=True)
     template = Template((files("fedappeal.federation") / "templates" / unit.name).read_text("utf-8"))
-    replace_file(unit, template.substitute(python=sys.executable, folder=folder).encode())
+    replace_file(unit, template.substitute(python=sys.executable, folder=str(folder).replace("%", "%%")).encode())
     return [
         f"made  {unit}",
         "start it now and at each login: systemctl --user enable --now fedappeal-client (without login: loginctl "

@@ -104,6 +104,11 @@ class FederationSettings:
         settings.arguments(path, options)
         return settings
 
+    def without(self, keys: Sequence[str]) -> "FederationSettings":
+        """Return these settings with some options at their defaults."""
+        kept = {key: value for key, value in self.superlink.items() if key not in keys}
+        return FederationSettings(self.hosts, self.join, kept)
+
     def text(self, options: Options) -> str:
         """Return the file: every option with its help, as a comment where it is not set."""
         lines = [
@@ -186,6 +191,20 @@ def _given(command: click.Command, arguments: Sequence[str]) -> dict[str, Any]:
         return plain | given_options(context.args)
 
 
+def _without_flags(arguments: Sequence[str], options: Options) -> tuple[list[str], list[str]]:
+    """Return a command line without words such as ``--no-resume``, and the flags that these switch off.
+
+    Raises:
+        ConfigError: a flag is switched on, too.
+    """
+    negated = {f"--no-{key}": key for key, option in options.items() if option.flag}
+    off = [negated[word] for word in arguments if word in negated]
+    for key in off:
+        if f"--{key}" in arguments:
+            raise ConfigError(f"no-{key} is not allowed with {key}")
+    return [word for word in arguments if word not in negated], off
+
+
 def open_federation(
     command: click.Command,
     folder: Path,
@@ -202,24 +221,25 @@ def open_federation(
         hosts: names of this machine, besides those of the file of settings.
         join: ``HOST:PORT`` where invitations are redeemed; None: as that file says.
         service: write files for systemd and Docker, and start nothing.
-        arguments: options of `fedappeal superlink`, which go before those of the file.
+        arguments: options of `fedappeal superlink`, which go before those of the file; ``--no-FLAG`` ends one.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
     from fedappeal.federation.address import check_port
-    from fedappeal.federation.certificates import write_certificates
+    from fedappeal.federation.certificates import check_names, write_certificates
     from fedappeal.flower.node.tls import split_address
 
     if str(folder).startswith("-"):
         raise ConfigError("folder is missing: fedappeal federation open FOLDER, and options after it")
-    path, given, options = folder / SETTINGS, list(arguments), superlink_options(command)
+    path, options = folder / SETTINGS, superlink_options(command)
+    given, off = _without_flags(arguments, options)
     if path.exists():
-        settings = FederationSettings.read(path, options)
+        settings = FederationSettings.read(path, options).without(off)
     elif not hosts:
         raise ConfigError("host is missing: the name or address under which clients reach this machine (--host)")
     else:
-        first = {**_FIRST, **_given(command, given)}
+        first = {**_FIRST, **_given(command, given), **dict.fromkeys(off, False)}
         settings, given = FederationSettings(hosts, _JOIN if join is None else join, first), []
     join = settings.join if join is None else join
     words = [*settings.arguments(path, options), *given]
@@ -230,6 +250,8 @@ def open_federation(
         certs = folder / _CERTS
         if (certs / "ca.key").exists() or not (certs / "server.crt").exists():  # the CA's key may be kept elsewhere
             print_lines(map(str, write_certificates(certs, [*settings.hosts, *hosts], [], 825)))
+        else:
+            check_names(certs / "server.crt", [*settings.hosts, *hosts])
         (folder / "runs").mkdir(exist_ok=True)
         if not path.exists():
             replace_file(path, settings.text(options).encode())

@@ -97,6 +97,21 @@ def write_certificates(folder: Path, hosts: Iterable[str], clients: Iterable[str
     return made + [make_key(folder / "clients" / f"{name}.key", name) for name in clients]
 
 
+def check_names(certificate: Path, hosts: Iterable[str]) -> None:
+    """Check that a server's certificate, to which no name can be added, holds all of these.
+
+    Raises:
+        ConfigError: it lacks one.
+    """
+    present = _names_in(_read_certificate(certificate))
+    for host in hosts:
+        if general_name(host) not in present:
+            raise ConfigError(
+                f"host = '{host}' is not allowed: '{certificate}' does not hold it; a new one needs "
+                f"'{certificate.with_name('ca.key')}', which is kept elsewhere: put it back for this start"
+            )
+
+
 def make_key(path: Path, name: str = "") -> Made:
     """Write a client's key, and its public half under the same name plus ``.pub``.
 
@@ -202,8 +217,7 @@ def _server(folder: Path, authority: Authority, wanted: list[x509.GeneralName], 
     key = _read_pem_key(key_path) if key_path.exists() else None
     if path.exists():
         old = _read_certificate(path)
-        with suppress(x509.ExtensionNotFound):
-            present = list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        present = _names_in(old)
         with suppress(Exception):  # cryptography raises what its back end does, where another has signed it
             old.verify_directly_issued_by(authority.certificate)
             same_key = key is not None and old.public_key() == key.public_key()
@@ -220,6 +234,13 @@ def _server(folder: Path, authority: Authority, wanted: list[x509.GeneralName], 
         certificate = issue(authority, key, names, _now() - _BACKDATED, end)
         replace_file(path, certificate.public_bytes(Encoding.PEM))
     return Made(path, unchanged, f"for {', '.join(str(name.value) for name in names)}; until {end:%Y-%m-%d}")
+
+
+def _names_in(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    """Return the names that a server's certificate is for."""
+    with suppress(x509.ExtensionNotFound):
+        return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    return []
 
 
 def general_name(host: str) -> x509.GeneralName:

@@ -76,12 +76,15 @@ def seconds_of(text: str) -> float:
 class Invitations:
     """The invitations in a folder's file, which its owner alone may read.
 
-    Several processes may use it at once.
+    Several processes may use it at once. Every call raises `ConfigError` where the file cannot be read or written.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        try:
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise ConfigError(f"file '{self._path}' is not allowed: {error.strerror}") from None
         with self._open() as database:
             database.executescript(_TABLES)
 
@@ -184,13 +187,16 @@ class Invitations:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """Yield the database in one transaction, in which nobody else writes."""
-        with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as database:
-            database.execute("BEGIN IMMEDIATE")
-            try:
-                yield database
-            except BaseException:
+        try:
+            with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as database:
+                database.execute("BEGIN IMMEDIATE")
+                try:
+                    yield database
+                except BaseException:
+                    if database.in_transaction:
+                        database.rollback()
+                    raise
                 if database.in_transaction:
-                    database.rollback()
-                raise
-            if database.in_transaction:
-                database.commit()
+                    database.commit()
+        except sqlite3.Error as error:
+            raise ConfigError(f"file '{self._path}' cannot be read or written: {error}") from None

@@ -29,6 +29,7 @@ from fedappeal.flower.superlink.superlink_process import allow_open_files
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.invitation import SECRET_BYTES, JoinPath
 from fedappeal.protocol.proof import client_id_of
+from fedappeal.settings.config import ConfigError
 from fedappeal.web.access import Rejected, read_body
 
 WRONG_WAITS = 1.0
@@ -83,7 +84,7 @@ class JoinApp:
             return JSONResponse({"refused": str(refused)}, HTTPStatus.FORBIDDEN)
         except NotSigned as refused:
             return JSONResponse({"refused": str(refused)}, HTTPStatus.UNAUTHORIZED)
-        except ControlError as error:
+        except (ControlError, ConfigError) as error:
             log.warn(f"an invitation could not be redeemed: {error}")
             return JSONResponse({"refused": "away"}, HTTPStatus.SERVICE_UNAVAILABLE)
         except (ValueError, TypeError, KeyError):

@@ -8,6 +8,7 @@ from fedappeal.federation.continuing import continue_unfinished
 from fedappeal.flower.superlink.superlink_log import warn_of_ends
 from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import private_log
 from fedappeal.system.locks import InUse, only_process
 from fedappeal.system.validity import Validity
 
@@ -37,10 +38,10 @@ def run_one_superlink(
 
 @contextmanager
 def only_superlink(database: Path | None) -> Iterator[None]:
-    """Hold a database's lock during the block.
+    """Hold a database's lock during the block; the file, made if missing, is its owner's alone.
 
     Raises:
-        ConfigError: another SuperLink runs on it.
+        ConfigError: another SuperLink runs on it, or it cannot be written.
     """
     if database is None:
         yield
@@ -48,6 +49,10 @@ def only_superlink(database: Path | None) -> Iterator[None]:
     file = database.resolve()
     try:
         with only_process(file.parent, f"{file.name}.lock"):
+            try:
+                private_log(file).close()  # SQLite gives the files beside it the same mode
+            except OSError as error:
+                raise ConfigError(f"database = '{database}' is not allowed: {error.strerror or error}") from None
             yield
     except InUse as error:
         raise ConfigError(

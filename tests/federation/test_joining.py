@@ -187,7 +187,7 @@ def test_the_service_of_a_member_is_a_unit_of_its_user(tmp_path: Path, monkeypat
     assert (done.code, done.err) == (0, "")
     unit = (tmp_path / "config" / "systemd" / "user" / "fedappeal-client.service").read_text()
     command = f'-P -m fedappeal.cli.main client --state-dir "{tmp_path / "state"}"'
-    assert f"ExecStart={sys.executable} {command}\n" in unit
+    assert f'ExecStart="{sys.executable}" {command}\n' in unit
     member = Membership.read(tmp_path / "state")
     assert member
     assert member.options == {"superlink": "fed.example.org:9092", "partition-id": 3, "device": "cpu"}

@@ -4,6 +4,8 @@ import os
 import re
 import sys
 import tomllib
+from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from typer.main import get_command
 
 from fedappeal.cli.commands import cli
 from fedappeal.cli.main import main
-from fedappeal.cli.open_federation import FederationSettings, _escaped, superlink_options
+from fedappeal.cli.open_federation import FederationSettings, _escaped, open_federation, superlink_options
+from fedappeal.federation.certificates import check_names
 from fedappeal.federation.folder import Addresses, FederationFolder
 from fedappeal.settings.config import ConfigError
 from tests.federation.conftest import FEDAPPEAL, Client, run_command
@@ -132,6 +135,8 @@ def test_started_again_it_is_the_same_federation(tmp_path: Path, monkeypatch: py
         assert folder.stat().st_mode & 0o777 == 0o700
         done = run_command("federation", "register", str(tmp_path / "anna.pub"), "--federation", str(folder))
         assert (done.code, done.err) == (0, "")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in folder.glob("state.db*")}
+        assert set(modes.values()) == {0o600}, modes
     finally:
         process.end()
     authority, settings = (folder / "certs" / "ca.crt").read_bytes(), (folder / "federation.toml").read_text()
@@ -149,6 +154,51 @@ def test_started_again_it_is_the_same_federation(tmp_path: Path, monkeypatch: py
         process.end()
     assert (folder / "certs" / "ca.crt").read_bytes() == authority
     assert (folder / "federation.toml").read_text() == settings
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[bool, bool]]:
+    """Return what opens a federation with more words: whether its SuperLink resumes, and asks for keys."""
+    seen: list[tuple[bool, bool]] = []
+    asks = "--enable-supernode-auth"
+    monkeypatch.setattr(
+        SUPERLINK, "invoke", lambda context: seen.append((context.params["resume"], asks in context.args))
+    )
+    monkeypatch.setattr("fedappeal.cli.open_federation._redeeming", lambda *_: nullcontext())
+    monkeypatch.chdir(tmp_path)
+
+    def start(*words: str, host: str = "a.example.org", folder: str = "fed") -> tuple[bool, bool]:
+        open_federation(SUPERLINK, tmp_path / folder, [host], f"127.0.0.1:{free_port()}", False, words)
+        return seen.pop()
+
+    return start
+
+
+def test_a_flag_of_the_file_is_switched_off_by_the_command_line(tmp_path: Path, started: Any) -> None:
+    assert started() == (True, True)
+    assert started("--no-resume") == (False, True)
+    assert started("--no-resume", "--no-enable-supernode-auth") == (False, False)
+    assert started() == (True, True), "the file stays as it is"
+    with pytest.raises(ConfigError, match="no-resume is not allowed with resume"):
+        started("--no-resume", "--resume")
+    with pytest.raises(ConfigError, match="unrecognized arguments: --no-resum"):
+        started("--no-resum")
+    assert started("--no-resume", folder="other") == (False, True)
+    assert "\nresume = false\n" in (tmp_path / "other" / "federation.toml").read_text()
+
+
+def test_a_new_name_needs_the_key_of_the_ca(tmp_path: Path, started: Any) -> None:
+    started()
+    certs = tmp_path / "fed" / "certs"
+    (certs / "ca.key").rename(tmp_path / "ca.key")
+    before = (certs / "server.crt").read_bytes()
+    started()  # all names are in the certificate
+    with pytest.raises(ConfigError, match=r"host = 'b\.example\.org' is not allowed: .*ca\.key', which is kept"):
+        started(host="b.example.org")
+    assert (certs / "server.crt").read_bytes() == before
+    (tmp_path / "ca.key").rename(certs / "ca.key")
+    started(host="b.example.org")
+    check_names(certs / "server.crt", ["a.example.org", "B.example.org", "127.0.0.1"])
 
 
 def test_files_for_services_are_made_of_the_same_settings(tmp_path: Path) -> None:

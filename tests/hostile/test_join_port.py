@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import json
 import socket
+import sqlite3
 import ssl
 import threading
 import time
@@ -25,7 +26,7 @@ from client.fleet import joining
 from client.fleet.joining import JoinPort
 from fedappeal.federation import join_server
 from fedappeal.federation.certificates import fingerprint_of, write_certificates
-from fedappeal.federation.invitations import Invitations
+from fedappeal.federation.invitations import FILE, Invitations
 from fedappeal.federation.join_server import JoinApp
 from fedappeal.flower.node.signing import public_key_bytes
 from fedappeal.flower.superlink.connections import serve_http
@@ -130,6 +131,34 @@ def test_a_replay_by_another_key_finds_it_spent_and_the_same_key_gets_its_answer
     assert answers == [{"superlink": "fed:9092", "name": "anna", "client-id": expected}] * 2
     assert set(port.superlink.registered) == {public_key_bytes(mine.public_key())}
     assert "this invitation has been used: ask the operator for a new one" in refusal(invitation)
+
+
+def test_an_expired_one_admits_nobody_but_the_key_that_used_it(port: Port) -> None:
+    invitation, mine = port.invite(uses=2), key()
+    answer = redeem(invitation, mine)
+    with contextlib.closing(sqlite3.connect(port.certs.parent / FILE)) as database, database:
+        database.execute("UPDATE invitation SET expires = 1")
+    assert "this invitation has expired: ask the operator for a new one" in refusal(invitation)
+    join = JoinPort(invitation)
+    join.verify()
+    with pytest.raises(ConfigError, match="has expired"):
+        join.look(None)
+    assert redeem(invitation, mine) == answer, "an answer can be lost"
+    assert len(port.superlink.registered) == 2
+
+
+def test_a_file_that_cannot_be_read_is_one_line_and_the_port_answers_all_the_same(port: Port) -> None:
+    invitation = port.invite()
+    file = port.certs.parent / FILE
+    file.write_text("junk" * 100)
+    assert "the federation does not answer at present: try again in a minute" in refusal(invitation)
+    with pytest.raises(
+        ConfigError, match=r"file '.*invitations\.db' cannot be read or written: file is not a database"
+    ):
+        port.invitations.all()
+    file.unlink()
+    Invitations(file.parent)
+    assert "does not know this invitation" in refusal(invitation)
 
 
 @pytest.mark.parametrize("uses", [1, 3])
