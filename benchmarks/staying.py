@@ -94,7 +94,7 @@ def main() -> None:
     chosen = parser.parse_args()
     first, last = map(int, chosen.seeds.split("-"))
     there = [json.loads(line) for line in chosen.file.read_text("utf-8").splitlines()] if chosen.file.exists() else []
-    done = {(run["table"], run["arm"], run["settings"]["seed"]) for run in there}
+    done = {(run["table"], run["arm"], run["settings"]["seed"]) for run in there if "settings" in run}
     for run in opponent_runs(range(first, last + 1)):
         key = (run["table"], run["arm"], run["settings"]["seed"])
         if key in done or not any(text in f"{run['table']}, {run['arm']}" for text in chosen.only.split(";")):

@@ -22,7 +22,7 @@ RUNS: list[dict[str, Any]] = [json.loads(line) for line in (DOCS / "staying.json
 BENCH_ROWS: list[dict[str, Any]] = json.loads((DOCS / "bench-results" / "results.json").read_text())["rows"]
 TASKS = {"Fashion-MNIST": "fmnist", "digits": "digits", "Chem97": "chem97", "Debian": "debian"}
 AS_SENT, BY_TRAINING = "FedAvg, judged as sent", "FedAvg, judged by training loss"
-OPPONENTS = ("own steps", "best")
+OPPONENTS = ("own steps", "best", "best, nothing shared")
 ALL_JOIN, NOT_HELD_OUT = "FedAvg, all always join", "the same, nothing held out"
 
 
@@ -103,24 +103,33 @@ def test_differences_in_the_text() -> None:
 
 
 def test_equal_effort_and_the_best_of_all() -> None:
+    measured = [run for run in RUNS if run["table"].endswith(", opponents")]
+    last = re.search(r"Seeds 21 to (\d+), joined of its own accord \[95 % interval\]", STAYING)
+    assert last
+    seeds = list(range(21, int(last[1]) + 1))
+
+    def of(task: str, use: str, figure: str) -> list[float]:
+        key = f"{task}, opponents", f"maxfl, {use}, equal steps"
+        runs = sorted((run for run in measured if (run["table"], run["arm"]) == key), key=_seed)
+        assert [_seed(run) for run in runs] == seeds
+        return [run[figure] for run in runs]
+
     def cell(task: str, use: str) -> str:
-        key = f"{TASKS[task]}, opponents", f"maxfl, {use}, equal steps"
-        of = [run for run in RUNS if (run["table"], run["arm"]) == key]
-        assert {_seed(run) for run in of} <= {21}, "the page says one seed"
-        means = [f"{fmean(100 * run[figure] for run in of):.0f}" for figure in ("willing", "served") if of]
-        return "{} ({})".format(*means) if means else "-"
+        joined = Interval.of(of(task, use, "willing"), is_share=True)
+        assert joined.low is not None
+        assert joined.high is not None
+        share = in_a_table((round(100 * joined.mean), round(100 * joined.low), round(100 * joined.high)))
+        served, used = (100 * fmean(of(task, use, figure)) for figure in ("served", "used"))
+        return f"{share}; {served:.0f}; {used:.1f}"
 
     table = list(rows("equal steps, MaxFL"))
-    assert table == [[task, *(cell(task, use) for use in OPPONENTS)] for task, *_ in table]
-    assert len(table) == 3
+    assert [task for task, *_ in table] == ["Chem97", "Debian", "digits"]
+    assert table == [[task, *(cell(TASKS[task], use) for use in OPPONENTS)] for task, *_ in table]
+    assert len(measured) == len(table) * len(OPPONENTS) * len(seeds), "a run that no cell shows"
     sent = re.search(r"\(as sent (\S+) to (\S+) %\)", STAYING)
     assert sent
-    of = {run["arm"]: f"{100 * run['score']:.1f}" for run in RUNS if run["table"] == "digits, opponents"}
-    assert list(sent.groups()) == [of[f"maxfl, {use}, equal steps"] for use in OPPONENTS]
-    kept = re.search(r"On Chem97 it keeps (\d+) % of the clients. It is not measured on the others", STAYING)
-    assert kept
-    control = [run for run in RUNS if "nothing shared" in run["arm"]]
-    assert [(run["table"], f"{100 * run['willing']:.0f}") for run in control] == [("chem97, opponents", kept[1])]
+    scores = [f"{100 * fmean(of('digits', use, 'score')):.1f}" for use in OPPONENTS[:2]]
+    assert list(sent.groups()) == scores
 
 
 def test_pooled_training_in_the_text() -> None:
