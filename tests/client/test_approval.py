@@ -198,7 +198,8 @@ def test_of_two_runs_of_one_name_none_is_approved_for_the_other(tmp_path: Path) 
         approve(tmp_path, "7")
     assert (good.called(), bad.called(run_key="7")) == (keys.WAITING, keys.WAITING)
     store = DiskStore(tmp_path)
-    (mine,) = [n for n in store.names() if n.startswith("approval-") and "99" not in str(store.readable_values(n))]
+    waiting = [name for name in store.names() if name.startswith("approval-")]
+    (mine,) = [name for name in waiting if "local-steps = 99" not in str(store.readable_values(name))]
     assert mine in str(error.value)
     approve(tmp_path, mine)
     assert (good.called(), bad.called(run_key="7")) == ("", keys.WAITING)

@@ -142,11 +142,17 @@ def _parsers() -> tuple[Any, Any]:
     return http_parser, parser
 
 
+_WITHOUT_EFFECT = {"-h", "-V", "--auth-list-public-keys", "--control-api-address"}
+_WITHOUT_EFFECT |= {"--allow-runtime-dependency-installation"}
+"""Flower calls further ones deprecated in its newest version, which a SuperLink here takes all the same."""
+
+
 def superlink_actions() -> list[Action]:
-    """Return the options of a SuperLink that help shows, without those that are deprecated."""
+    """Return the options of a SuperLink that help shows, without those that have no effect here."""
     actions = [action for parser in _parsers() for action in parser._actions]
-    usual = [action for action in actions if action.dest not in ("help", "version") and action.help != SUPPRESS]
-    return [action for action in usual if "deprecated" not in str(action.help).lower()]
+    return [
+        action for action in actions if action.option_strings[0] not in _WITHOUT_EFFECT and action.help != SUPPRESS
+    ]
 
 
 def given_options(arguments: Sequence[str]) -> dict[str, Any]:
