@@ -193,7 +193,7 @@ class Participant:
         run_key: str,
         before: int,
         adapting: Job | None,
-        judge: "Judge | None" = None,
+        judge: Judge | None = None,
     ) -> tuple[Way, Evaluation]:
         """Return what this client does with a model before it uses it, and what it is worth: `use = best`.
 

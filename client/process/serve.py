@@ -113,7 +113,7 @@ def run_client(
             standard output.
         watch: told of the same, besides.
         alive: called while all is well; the next call comes within that many seconds.
-        begin: told what a run's bundle says before each message of the run is answered; None: nobody is.
+        begin: told what a run's bundle says before each message of the run is answered; None: nothing is told.
         log_as_json: whether that logger prints JSON lines.
 
     Returns:

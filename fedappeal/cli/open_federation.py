@@ -276,7 +276,7 @@ def _addresses(arguments: Sequence[str], hosts: Sequence[str], join: str) -> Add
     ports = Ports.of(arguments)
     if join and not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", join):
         raise ConfigError(f"join-address = '{join}' is not allowed: HOST:PORT of this machine")
-    if not (ports.keys_only and ports.tls):  # whoever comes is admitted, or nothing could be trusted
+    if not (ports.keys_only and ports.tls):  # every client is admitted, or nothing could be trusted
         join = ""
     host = f"[{hosts[0]}]" if ":" in hosts[0] and not hosts[0].startswith("[") else hosts[0]
     fleet, redeemed = (f"{host}:{_port(address)}" if address else "" for address in (ports.fleet, join))

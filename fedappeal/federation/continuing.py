@@ -87,7 +87,7 @@ def _continue(superlink: RemoteSuperLink, unfinished: UnfinishedRuns, allow: Seq
     for run in (run for run in runs if run.run_id in unfinished.ids):
         try:
             _await_its_process(run)
-            if _goes_on(run, superlink.runs()):  # as it is by now: somebody may have stopped it meanwhile
+            if _goes_on(run, superlink.runs()):  # as it is by now: an operator may have stopped it
                 began = f"run {run.run_id} was under way when the SuperLink ended"
                 _log.warning("%s: it continues as run %s", began, _continued(superlink, run, allow))
             superlink.stop_run(run.run_id)  # Flower would wait for its process, and clients would answer it

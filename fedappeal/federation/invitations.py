@@ -30,7 +30,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class NotRedeemed(Exception):
-    """An invitation that admits nobody; the text is `USED`, `EXPIRED`, `WITHDRAWN` or `UNKNOWN`."""
+    """An invitation that admits no key; the text is `USED`, `EXPIRED`, `WITHDRAWN` or `UNKNOWN`."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Invited:
         uses: how many keys may use it.
         expires: when it ends, seconds since 1970.
         withdrawn: whether it was taken back.
-        members: client-id and name of each key that used it.
+        keys: public key (PEM) and client's name of each key that used it.
         last_use: when that was; 0: never.
     """
 
@@ -52,15 +52,20 @@ class Invited:
     uses: int
     expires: float
     withdrawn: bool
-    members: tuple[tuple[str, str], ...]
+    keys: tuple[tuple[bytes, str], ...]
     last_use: float
+
+    @property
+    def members(self) -> tuple[tuple[str, str], ...]:
+        """Client-id and name of each key that used it."""
+        return tuple((client_id_of(key), name) for key, name in self.keys)
 
     @property
     def status(self) -> str:
         """How it stands."""
         if self.withdrawn:
             return WITHDRAWN
-        if len(self.members) >= self.uses:
+        if len(self.keys) >= self.uses:
             return USED
         return EXPIRED if self.expires <= time.time() else OPEN
 
@@ -121,7 +126,7 @@ class Invitations:
             database.execute("UPDATE invitation SET withdrawn = 1 WHERE id = ?", numbers)
 
     def listens(self) -> bool:
-        """Whether anybody may come: one is open, or was used a moment ago."""
+        """Whether a key may come: an invitation is open, or was used a moment ago."""
         now = time.time()
         return any(one.status == OPEN or (one.status == USED and one.last_use > now - AFTER) for one in self.all())
 
@@ -152,7 +157,7 @@ class Invitations:
             invited = self._open_one(database, digest_of(secret), key)
             if name := dict(invited.members).get(client_id_of(key)):
                 return name
-            name = invited.name if invited.uses == 1 else f"{invited.name}-{len(invited.members) + 1}"
+            name = invited.name if invited.uses == 1 else f"{invited.name}-{len(invited.keys) + 1}"
             row = (invited.number, key, name, time.time())
             database.execute("INSERT INTO member VALUES (?, ?, ?, ?)", row)
             return name
@@ -171,22 +176,20 @@ class Invitations:
         return invited
 
     def _all(self, database: sqlite3.Connection) -> list[Invited]:
-        members: dict[int, list[tuple[str, str]]] = {}
+        keys: dict[int, list[tuple[bytes, str]]] = {}
         last: dict[int, float] = {}
         for number, key, name, since in database.execute("SELECT invitation, key, name, since FROM member"):
-            members.setdefault(number, []).append((client_id_of(key), name))
+            keys.setdefault(number, []).append((key, name))
             last[number] = since
         rows = database.execute("SELECT id, name, uses, expires, withdrawn FROM invitation ORDER BY id")
         return [
-            Invited(
-                number, name, uses, expires, bool(withdrawn), tuple(members.get(number, ())), last.get(number, 0.0)
-            )
+            Invited(number, name, uses, expires, bool(withdrawn), tuple(keys.get(number, ())), last.get(number, 0.0))
             for number, name, uses, expires, withdrawn in rows
         ]
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database in one transaction, in which nobody else writes."""
+        """Yield the database in one transaction, in which no other process writes."""
         try:
             with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as database:
                 database.execute("BEGIN IMMEDIATE")

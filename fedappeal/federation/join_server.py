@@ -1,4 +1,4 @@
-"""Where invitations are redeemed: a port of its own, by TLS, that listens only while somebody may come.
+"""Where invitations are redeemed: a port of its own, by TLS, that listens only while a key may come.
 
 A client asks for the CA's certificate, which it compares with its invitation's fingerprint; then, by TLS that trusts
 that certificate alone, what awaits it; and at last it shows the secret, beside a time that its own key has signed.

@@ -279,10 +279,10 @@ def own_evaluations(requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
         labels.append(of_client)
         arrays = {name: torch.from_numpy(np.array(array)).to(device) for name, array in request.arrays.items()}
         logits.append(functional_call(model, arrays, (request.data.x,)))
-    outputs, right = torch.cat(logits), torch.cat(labels)
-    losses = task.loss(outputs, right, reduction="none")
+    outputs, expected = torch.cat(logits), torch.cat(labels)
+    losses = task.loss(outputs, expected, reduction="none")
     counts = np.array([len(request.data) for request in requests])
-    return list(_means(losses, outputs.argmax(dim=1) == right, counts))
+    return list(_means(losses, outputs.argmax(dim=1) == expected, counts))
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

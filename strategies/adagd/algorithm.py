@@ -23,7 +23,7 @@ steps ahead, along their mean gradient, so with eta = eta_l::
     D = {m : F_m(w) - |u_m| / K_m <= 2 epsilon}
 
 and the model moves by ``w <- w - v``, unclipped, where v is the mean of u_m outside D in case 1 as well, made
-orthogonal to every u_m in D. With nobody in D a round is FedAvg's with equal weights.
+orthogonal to every u_m in D. With an empty D a round is FedAvg's with equal weights.
 """
 
 import math

@@ -30,7 +30,7 @@ def speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
 
 
 def served_certificate(peer: tuple[str, int], timeout: float | None) -> x509.Certificate | None:
-    """Return the certificate that a server shows, whoever signed it; None where it cannot be had."""
+    """Return the certificate that a server shows, unverified; None where it cannot be had."""
     try:
         with open_connection(peer, timeout, tls=True) as raw, unverified_context().wrap_socket(raw) as secure:
             return x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")

@@ -2,8 +2,8 @@
 
 Four things of Flower's are put right: when a run has ended, each client's word that it received the last message is
 logged as an error, though it is none; a client whose calls are refused before they are looked at (its clock is
-wrong, or its signature) is not logged at all; whoever reaches the port writes a line with each call; and calls that
-are made again and again are logged as what happened is (they are for ``FLWR_LOG_LEVEL=DEBUG``).
+wrong, or its signature) is not logged at all; a client that reaches the port writes a line with each call; and calls
+that are made again and again are logged as what happened is (they are for ``FLWR_LOG_LEVEL=DEBUG``).
 """
 
 import logging
