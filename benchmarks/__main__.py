@@ -2,8 +2,9 @@
 
 A name that ends before a slash stands for all rows that begin so: ``simulation`` for ``simulation/mlp`` and others.
 ``--before CHECKOUT`` measures every arm with the code of another checkout, too, in turn with ours, such as one that
-``git worktree add CHECKOUT COMMIT`` made. ``--small`` tries a row: its figures say
-nothing.
+``git worktree add CHECKOUT COMMIT`` made. ``--peers CHECKOUT`` measures pfl-research and fluke, too, by the programs
+of commit c73b908, with ``benchmarks/peers/requirements.txt`` installed in the checkout's ``.venv``. ``--small`` tries
+a row: its figures say nothing.
 """
 
 import argparse
@@ -12,11 +13,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import deployment, influence, simulation, staying
+from benchmarks import deployment, influence, simulation
 from benchmarks.runner import ROOT, SMALL, BenchRow, machine_facts, measure, table
 
 ROWS: dict[str, BenchRow] = {}
-for module in (simulation, deployment, staying, influence):
+for module in (simulation, deployment, influence):
     ROWS |= module.ROWS
 
 
@@ -30,6 +31,9 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="one repetition of few rounds, with sizes a fiftieth")
     parser.add_argument("--arms", default="", help="which, by semicolons; empty: all")
     parser.add_argument("--before", type=Path, help="a checkout of other code, measured in turn with this one")
+    parser.add_argument(
+        "--peers", type=Path, help="a checkout of commit c73b908, which has the arms of other packages"
+    )
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.arm:
@@ -41,11 +45,16 @@ def main() -> None:
     if chosen.small:
         os.environ[SMALL] = "1"
         chosen.repetitions, chosen.rounds = 1, chosen.rounds or 3
+    if chosen.peers and chosen.before:
+        parser.error("--peers is not allowed with --before: the peers are not other code of ours")
+    if chosen.peers:
+        os.environ[simulation.PEERS] = str(chosen.peers.resolve())
+    left_out = () if chosen.peers else simulation.PROGRAMS
     trees = {"": ROOT, **({", before": chosen.before.resolve()} if chosen.before else {})}
     report: dict[str, Any] = {}
     for name in names:
         row = ROWS[name]
-        arms = [arm for arm in row.arms if not chosen.arms or arm in chosen.arms.split(";")]
+        arms = [arm for arm in row.arms if arm not in left_out and (not chosen.arms or arm in chosen.arms.split(";"))]
         repetitions, rounds = chosen.repetitions or row.repetitions, chosen.rounds or row.rounds
         for runs in measure(name, row, arms, trees, repetitions, rounds):
             report[name] = runs

@@ -2,7 +2,7 @@
 
 A row compares arms that do the same work. Each repetition starts every arm once, one after the other; the table has
 medians, and each arm's ratio to the row's reference by pairs of repetitions. Absolute figures say little on a shared
-machine: read the ratios. Rows about what comes out (`staying`, `influence`) have no reference.
+machine: read the ratios. Rows about what comes out (`influence`) have no reference.
 """
 
 import json

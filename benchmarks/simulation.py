@@ -1,8 +1,8 @@
-"""Simulated rounds: ours, a plain PyTorch loop, and Flower's simulation.
+"""Simulated rounds: ours, a plain PyTorch loop, pfl-research, fluke and Flower's simulation.
 
 Every arm does the same work (the same clients, data, model, local steps and batch size) on one PyTorch thread.
 ``many-clients`` is ours alone: in ``messages`` all clients train, ``start`` is about what comes before the first
-round ends. ``workers`` compares ``--workers``.
+round ends, the others compare numbers of clients. ``workers`` compares ``--workers``.
 """
 
 import json
@@ -21,7 +21,9 @@ from benchmarks.runner import ROOT, BenchRow, Clock, Figures, design_of, peak_mi
 
 Settings = Mapping[str, Any]
 
-_WORKERS = "simulate --task fmnist --strategy maxfl --clients 100 --clients-per-round 5 --requirement fixed"
+PEERS = "FEDAPPEAL_BENCHMARK_PEERS"
+"""Environment variable: a checkout of commit c73b908, with `benchmarks/peers/requirements.txt` in its ``.venv``."""
+PROGRAMS = {"pfl-research": "pfl_research.py", "fluke": "fluke_fl.py"}
 
 
 def config_of(settings: Settings, rounds: int, **more: Any) -> Any:
@@ -46,45 +48,59 @@ def ours(settings: Settings, mode: str, rounds: int) -> Figures:
 
 
 def plain(settings: Settings, rounds: int) -> Figures:
-    """Train with a plain loop on the same batches of the same clients.
+    """Train and evaluate with a plain loop on the same batches of the same clients.
 
-    Models are averaged by their numbers of examples.
+    Models are averaged by their numbers of examples. Where ours evaluates what a client makes of the model by its own
+    steps, so does the loop.
     """
     import copy
 
     import torch
+    from torch import nn
 
     from client.training.descent import descend
     from client.training.models import evaluate
     from client.training.requests import TrainingProblem
-    from fedappeal.core.local_rule import LocalTrainingSettings
-    from fedappeal.protocol.draws import batch_indices
+    from fedappeal.protocol.draws import Minibatches
+    from fedappeal.settings.training import LocalTrainingSettings
     from fedappeal.tasks import load_task
+    from fedappeal.tasks.examples import with_held_out
     from strategies.rounds.exchange.members import sampling_order
 
     torch.set_num_threads(1)
     config, clock = config_of(settings, rounds), Clock()
     task = load_task(config.task_settings())
-    data = [task.load(k) for k in range(config.clients)]
-    model, training = task.initial_model(config.seed), LocalTrainingSettings.of(config.as_config())
-    names = {f"client-{k:04d}": k for k in range(config.clients)}
+    data = {f"client-{k:04d}": task.load(k) for k in range(config.clients)}
+    if config.holds_out:
+        data = {client: with_held_out(of_client) for client, of_client in data.items()}
+    model, training = task.initial_model(config.seed), config.training
+    own_steps = training.changed_by({"local-steps": config.adaptation_steps})
+
+    def trained(client: str, server_round: int, training: LocalTrainingSettings) -> nn.Module:
+        local, train = copy.deepcopy(model).train(), data[client].train
+        steps = training.steps(len(train))
+        batches = Minibatches(config.seed, client, server_round, len(train), steps, training.batch_size)
+        descend(local, TrainingProblem(task, train, batches, training))
+        return local
+
     accuracy = 0.0
     for server_round in range(1, rounds + 1):
-        chosen = sampling_order(config.seed, server_round, list(names))[: config.clients_per_round or None]
-        total = sum(len(data[names[client]].train) for client in chosen)
+        chosen = sampling_order(config.seed, server_round, list(data))[: config.clients_per_round or None]
+        total = sum(len(data[client].train) for client in chosen)
         average = {name: torch.zeros_like(p) for name, p in model.state_dict().items()}
         for client in chosen:
-            local, train = copy.deepcopy(model).train(), data[names[client]].train
-            steps = training.steps(len(train))
-            batches = batch_indices(config.seed, client, server_round, len(train), steps, training.batch_size)
-            descend(local, TrainingProblem(task, train, batches, training))
-            for name, p in local.state_dict().items():
-                average[name] += p * (len(train) / total)
+            for name, p in trained(client, server_round, training).state_dict().items():
+                average[name] += p * (len(data[client].train) / total)
         model.load_state_dict(average)
         if server_round == rounds or (config.evaluate_every and not server_round % config.evaluate_every):
-            accuracy = sum(evaluate(task, model, of_client.test).score for of_client in data) / len(data)
-            for of_client in data if config.evaluate_train else ():
-                evaluate(task, model, of_client.train)
+            accuracy = sum(evaluate(task, model, of_client.test).score for of_client in data.values()) / len(data)
+            for client, of_client in data.items():
+                used = model
+                if config.holds_out and config.adaptation_steps:
+                    used = trained(client, 0, own_steps)
+                    evaluate(task, used, of_client.test)
+                if config.evaluate_train:
+                    evaluate(task, used, of_client.held_out or of_client.train)
         clock.mark()
     return {**clock.rounds(), "accuracy": accuracy}
 
@@ -118,19 +134,57 @@ def flower(settings: Settings, rounds: int) -> Figures:
     return {"s": used, "start s": whole - sum(seconds), "accuracy": lines[-1]["accuracy"]}
 
 
+def peer(settings: Settings, program: str, rounds: int) -> Figures:
+    """Run pfl-research or fluke by the programs in the checkout `PEERS`."""
+    import torch
+
+    from fedappeal.tasks import load_task
+
+    config = config_of(settings, rounds)
+    task = load_task(config.task_settings())
+    data = [task.load(k) for k in range(config.clients)]
+    setting = config.model_dump() | {"model": task.initial_model(config.seed)}
+    setting |= {"clients_per_round": config.resolved_clients_per_round}
+    setting |= {side: [(getattr(d, side).x, getattr(d, side).y) for d in data] for side in ("train", "test")}
+    checkout = Path(os.environ[PEERS])
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(setting, file := f"{folder}/setting.pt")
+        words = [str(checkout / ".venv/bin/python"), str(checkout / "benchmarks/peers" / program), file]
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return {key: value[1:-1] if isinstance(value, list) else value for key, value in figures.items()}
+
+
+def workers(settings: Settings, number: int, rounds: int) -> Figures:
+    """Run the command with this many workers."""
+    words = (f"--{key} {value}" for key, value in settings.items() if value is not True)  # as they are by default
+    return command(f"simulate {' '.join(words)} --mode layers --workers {number}", rounds)
+
+
 def row(settings: Settings, arms: Iterable[str], over: str = "batched", by: str = "s", rounds: int = 20) -> BenchRow:
     """Return a row of these settings."""
     every = {
         "plain loop": partial(plain, settings),
+        "papers' loop": partial(plain, {**settings, "judge-on": "train", "adaptation-steps": 0}),
         **{mode: partial(ours, settings, mode) for mode in ("sequential", "batched", "vmap", "auto")},
         "Flower": partial(flower, settings),
-        **{f"{n} workers": partial(command, f"{_WORKERS} --mode layers --workers {n}") for n in (0, 1, 2)},
+        **{name: partial(peer, settings, program) for name, program in PROGRAMS.items()},
+        **{f"{n} clients": partial(ours, {**settings, "clients": n}, "auto") for n in (250, 1000)},
+        **{f"{n} workers": partial(workers, settings, n) for n in (0, 1, 2)},
     }
     return BenchRow({arm: every[arm] for arm in arms}, over, by, rounds)
 
 
 _DESIGN = design_of(__file__)
+
+
+def settings_of(name: str) -> Settings:
+    """Return a row's settings, with those of all or of a row like it."""
+    facts = _DESIGN["rows"][name]
+    return {**(settings_of(facts["like"]) if "like" in facts else _DESIGN["settings"]), **facts["settings"]}
+
+
 ROWS = {
-    name: row(**{**facts, "settings": {**_DESIGN["settings"], **facts["settings"]}})
+    name: row(settings_of(name), **{key: value for key, value in facts.items() if key not in ("like", "settings")})
     for name, facts in _DESIGN["rows"].items()
 }

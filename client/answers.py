@@ -9,28 +9,29 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
 from client.blend import Blend, Way
 from client.data.refused import OwnDataRefused
 from client.joined_round import JoinedRound, check_sent
 from client.learner import HALVES, PERSONAL, SPLITS, NotReady, Sent, check_offered, check_rule
-from client.limits.privacy import protected
-from client.named import NO_STRATEGY, check_plugins, named_rule, named_strategy
-from client.outcome import ANSWERED, DECISIONS, DECLINED, EVALUATED, LEFT, SAT_OUT, Metrics, Outcome
+from client.limits.privacy import protected_records
+from client.named import NO_STRATEGY, check_plugins, named_strategy
+from client.outcome import ANSWERED, DECISIONS, DECLINED, EVALUATED, JOINED, LEFT, SAT_OUT, Metrics, Outcome
 from client.participant import ModelOutlook, Participant
 from client.settings import NodeSettings
 from client.state.activity import Judged, judged_of
 from client.state.own_key import proof_of
 from client.state.preferred import record_name
 from client.state.signs import note_training
+from client.terms import rule_of
 from fedappeal.core.algorithm import ClientSide, check_use, personal_of, priority_of, reports
 from fedappeal.core.policy import Situation
-from fedappeal.core.requirement import UNMEASURED, Evaluation, Measured, Requirement
+from fedappeal.core.requirement import UNMEASURED, Evaluation, Measured, MeasuredOnce, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, Layout, model_of
@@ -66,12 +67,7 @@ class Question:
         config = self.message.content.get(keys.CONFIG)
         if not isinstance(config, ConfigRecord):
             raise ConfigError(f"message has no ConfigRecord '{keys.CONFIG}'")
-        return config
-
-    @property
-    def content(self) -> RecordDict:
-        """The message's records."""
-        return self.message.content
+        return dict(config.items())  # a record takes several times as long to read
 
     @property
     def run_key(self) -> str:
@@ -105,7 +101,7 @@ class Question:
                 f"(task {client.config.task}, model {client.config.model})"
             )
         try:
-            arrays, model = self.unpack(model_of(self.content), expected)
+            arrays, model = self.unpack(model_of(self.message.content), expected)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         if client.guard is not None:
@@ -128,7 +124,7 @@ def check_version(config: Mapping[str, Any]) -> None:
         )
 
 
-def declined(error: OwnDataRefused, node: NodeSettings, question: Question) -> Outcome:
+def own_data_refusal(error: OwnDataRefused, node: NodeSettings, question: Question) -> Outcome:
     """Return the answer to the roll call of a client whose own data do not fit the run."""
     proof = proof_of(question.config, error.client_id, node.state_folder, question.context.state)
     info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
@@ -155,15 +151,15 @@ def enrol(client: Participant, question: Question) -> Outcome:
         check_offered(learner, f"strategy = '{client.config.strategy}'", SPLITS)
     if client.config.share not in ("auto", "all"):
         check_offered(learner, f"share = '{client.config.share}'", PERSONAL)
-    if client.config.cross_fits:
-        check_offered(learner, f"judge-on = '{client.config.judge_on}'", HALVES)
+    if client.chooses:
+        check_offered(learner, f"use = '{client.config.use}'", HALVES)
     personal = personal_of(client.strategy)
     for adapting in (personal.adaptation(), personal.use() if client.config.holds_out else None):
         if adapting is not None:
             check_rule(learner, adapting[0])
     seen = client.node.is_seen(client.config.clients)
     if seen:
-        check_sent(client, client.terms.rule, client.terms.training)
+        check_sent(client, client.terms.rule, client.config.training)
     arrays, _ = question.model(client)
     with suppress(NotReady):  # it is ready in a later round
         client.begin_run(run_key, client.complete(arrays, run_key))
@@ -191,7 +187,7 @@ def train(client: Participant, question: Question) -> Outcome:
     """
     config, run_key = question.config, question.run_key
     algorithm, instructions = named_strategy(client, config)
-    client.discloses.check_train(algorithm)
+    client.discloses.check(algorithm.needs_losses, algorithm.needs_weight, algorithm.needs_appeal)
     server_round = question.server_round(missing=-1)
 
     def told(decision: Decision, more: Metrics = MappingProxyType({})) -> Metrics:
@@ -200,7 +196,7 @@ def train(client: Participant, question: Question) -> Outcome:
 
     if client.memory(run_key).has_left(server_round):
         return Outcome(LEFT, told=told(Decision.LEFT))
-    if not client.available(server_round):
+    if not client.policy.available(client.config.seed, client.client_id, server_round):
         return Outcome(SAT_OUT, AWAY, told=told(Decision.SAT_OUT))
 
     shared, model = question.model(client)
@@ -213,9 +209,11 @@ def train(client: Participant, question: Question) -> Outcome:
     use: Way = None
     if client.policy.needs_loss or reports(algorithm) or client.chooses:
         tuning = client.tuning_before(personal_of(algorithm).tuning_steps() or 0)
-        evaluation = client.judge(arrays, sent, keys.TRAIN_SPLIT, tuning)
+        # Most policies and reports read what the client judges by, and nothing else.
+        on_training = partial(client.judge, arrays, sent, keys.TRAIN_SPLIT, tuning)
+        evaluation = cast(Evaluation, MeasuredOnce(on_training))
         use, worth = _use(client, algorithm, arrays, sent, run_key, server_round)
-        judged = worth or client.judge(arrays, sent, client.judged_split, use or tuning)
+        judged = worth or client.judge(arrays, sent, client.learner.judged_split, use or tuning)
     priority = client.priority(priority_of(algorithm).granted(instructions))
     situation = Situation(
         server_round=server_round,
@@ -226,26 +224,25 @@ def train(client: Participant, question: Question) -> Outcome:
         outlook=ModelOutlook(client, arrays, Sent(model)),
         judged=judged,
     )
-    decided = client.decide(situation, requirement, run_key, model)
-    what = DECISIONS[decided.decision]
-    if decided.decision is not Decision.JOINED:
-        return Outcome(what, judged=_judged(client, judged, requirement, run_key), told=told(decided.decision))
+    decision, pays = client.decide(situation, requirement, run_key, model)
+    if decision is not Decision.JOINED:
+        seen_by_owner = _owners_view(client, judged, requirement, run_key)
+        return Outcome(DECISIONS[decision], judged=seen_by_owner, told=told(decision))
 
-    training = client.terms.training.changed_by(config)
+    training = client.config.training.changed_by(config)
     measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, instructions, judged)
-    rule = named_rule(client, algorithm, config)
+    rule = rule_of(client.config, algorithm, client.terms.allowed, config)
     check_use(type(algorithm), type(rule), client.config)
     start = use.of(arrays) if isinstance(use, Blend) else arrays
-    joined = JoinedRound(
-        client, decided, rule, question.content, start, server_round, run_key, training, instructions, measured
-    )
-    seen_by_owner = _judged(client, judged, requirement, run_key)
+    content = question.message.content
+    joined = JoinedRound(client, pays, rule, content, start, server_round, run_key, training, instructions, measured)
+    seen_by_owner = _owners_view(client, judged, requirement, run_key)
     if client.store.durable and client.node.state_folder:
         note_training(client.node.state_folder)
     claims = algorithm.report(measured) if client.node.report_weight else {}
-    update = protected(client, question.message, joined.update())
-    tells = told(decided.decision, {**client.learner.told(), **claims})
-    return Outcome(what, "", seen_by_owner, tells, update, measured, requirement)
+    update = protected_records(client, question.message, rule.reply(joined))
+    tells = told(decision, {**client.learner.told(), **claims})
+    return Outcome(JOINED, "", seen_by_owner, tells, update, measured, requirement)
 
 
 def _use(
@@ -256,11 +253,11 @@ def _use(
     return client.best(arrays, sent, run_key, before, adapting) if client.chooses else (adapting, None)
 
 
-def _judged(client: Participant, judged: Evaluation, requirement: Requirement, run_key: str) -> Judged | None:
+def _owners_view(client: Participant, judged: Evaluation, requirement: Requirement, run_key: str) -> Judged | None:
     """Return what the client measured before it decided, for its owner to see; a simulator's has none."""
     if not client.store.durable:
         return None
-    return judged_of(judged, requirement, client.judged_split, client.goodwill(run_key), client.policy.name)
+    return judged_of(judged, requirement, client.learner.judged_split, client.goodwill(run_key), client.policy.name)
 
 
 # -- EVALUATE --------------------------------------------------------------------------------------------
@@ -275,7 +272,7 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     config, learner, run_key = question.config, client.learner, question.run_key
     server_round, run = question.server_round(), client.config
     split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
-    client.discloses.check_split(split)
+    client.discloses.check(train_split=split in (keys.TRAIN_SPLIT, keys.HELD_OUT_SPLIT))
     shared, model = question.model(client)
     sent, arrays = Sent(model, server_round), client.complete(shared, run_key, server_round + 1)
     try:
@@ -294,9 +291,7 @@ def evaluate(client: Participant, question: Question) -> Outcome:
         use, worth = _use(client, algorithm, arrays, sent, run_key, server_round + 1)
     tuning = None if survey else client.tuning_before(steps)
 
-    def judge(split: str, after: Way) -> Evaluation:
-        return client.judge(arrays, sent, split, after)
-
+    judge = partial(client.judge, arrays, sent)
     measured, on_test = judge(split, tuning), judge(keys.TEST_SPLIT, use or tuning)
     metric, appealed = measured.metric, requirement.met(on_test)
     scores = {metric.name: measured.score}
@@ -308,7 +303,7 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     }
     tells_train_loss = run.report_train_loss and client.discloses.loss
     if client.node.answer_train_split and (run.evaluate_train or tells_train_loss):
-        judged = worth or judge(client.judged_split, use or tuning)
+        judged = worth or judge(client.learner.judged_split, use or tuning)
         told[keys.APPEALED_HELD_OUT if run.holds_out else keys.APPEALED_TRAIN] = int(requirement.met(judged))
         if tells_train_loss:
             told[keys.TRAIN_LOSS] = judge(keys.TRAIN_SPLIT, tuning).loss

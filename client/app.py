@@ -65,17 +65,12 @@ class Clients:
         try:
             participant = self._participants.of(context, message)
         except OwnDataRefused as error:
-            return answers.declined(error, node_of(context.node_config), question)
+            return answers.own_data_refusal(error, node_of(context.node_config), question)
         try:
             return answers.enrol(participant, question)
         except Exception:
             self._participants.drop(participant)
             raise
-
-
-def client_app(participants: Participants) -> ClientApp:
-    """Return a ClientApp whose clients are these participants."""
-    return app_of(Clients(participants))
 
 
 def app_of(answer: Answer) -> ClientApp:

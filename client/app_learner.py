@@ -61,7 +61,7 @@ class Names:
         if score is not None and not _ACCURACY.search(score):
             name = re.sub("[^a-z0-9]+", "-", score.lower()).strip("-")
             metric = Metric(name, self.higher_is_better, low=-np.inf, high=np.inf)
-        others = _told(metrics)
+        others = _numbers(metrics)
         for key in (self.examples, keys.NUM_EXAMPLES, keys.LOSS, metric.name):
             others.pop(key, None)
         value = float("nan") if score is None else float(_number(metrics, score))
@@ -254,7 +254,7 @@ class AppLearner(Learner):
         if job.purpose == JOINED:
             self.joined = reply = self._ask(MessageType.TRAIN, self.record(arrays), config)
             self._note_examples(MessageType.TRAIN, _single(reply, MetricRecord, MessageType.TRAIN)[1])
-            return self._trained(reply)
+            return self._trained_model(reply)
         calls = job.training.local_steps if job.purpose == WARM_UP else -(-job.training.local_steps // self._steps)
         return self._alone(arrays, calls, job.purpose == WARM_UP and not self._offers.splits)
 
@@ -290,7 +290,7 @@ class AppLearner(Learner):
         config, asks = self.attended.train_config, self._offers.gradient
         kind = f"{MessageType.QUERY}.gradient" if asks == QUERY_GRADIENT else MessageType.TRAIN
         reply = self._ask(kind, self.record(arrays), config)
-        told = self._trained(reply)
+        told = self._trained_model(reply)
         if asks == QUERY_GRADIENT:
             return told
         self.joined, rate = reply, config.get(asks)
@@ -303,7 +303,7 @@ class AppLearner(Learner):
         if self.joined is None:
             return {}
         metrics = _single(self.joined, MetricRecord, MessageType.TRAIN)[1]
-        return self._offers.allowed(_told(metrics))
+        return self._offers.allowed(_numbers(metrics))
 
     def let_out(self, reply: Message, discloses: Disclosure | None = None) -> Message:
         """Return an app's reply with what may be told alone: all of it, where no owner says.
@@ -349,7 +349,7 @@ class AppLearner(Learner):
                 raise NotReady(f"it has trained alone {done} of {calls} times, and goes on with the next message")
             reply = self._ask(MessageType.TRAIN, self.record(arrays), config, aside)
             self._note_examples(MessageType.TRAIN, _single(reply, MetricRecord, MessageType.TRAIN)[1])
-            arrays, done = self._trained(reply), done + 1
+            arrays, done = self._trained_model(reply), done + 1
             longest = max(longest, left - seconds_left(self.attended.message))
         if resumable and progress is not None:
             self.store.write(_PROGRESS, StoredRecord({"calls": done}, {}))  # two models less
@@ -375,7 +375,7 @@ class AppLearner(Learner):
         question.metadata.message_type = kind
         return self._app(question, context or attended.context)
 
-    def _trained(self, reply: Message) -> Arrays:
+    def _trained_model(self, reply: Message) -> Arrays:
         """Return the model of an app's reply, which has to be like the one that it was sent."""
         name, model = _single(reply, ArrayRecord, MessageType.TRAIN)
         try:
@@ -403,7 +403,7 @@ def _metrics_of(record: StoredRecord) -> MetricRecord:
     return MetricRecord({key: json.loads(v) if isinstance(v, str) else v for key, v in told.items()})
 
 
-def _told(metrics: MetricRecord) -> dict[str, Any]:
+def _numbers(metrics: MetricRecord) -> dict[str, Any]:
     """Return an app's numbers, and its lists of numbers."""
     return {key: list(value) if isinstance(value, list) else float(value) for key, value in metrics.items()}
 

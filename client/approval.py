@@ -60,7 +60,7 @@ def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "
     store, superlink = DiskStore(Path(node.state_dir)), superlink_of(context.state)
     settings, run_id = _hash(context.run_config), str(context.run_id)
     identity = {"superlink": superlink, "settings": settings, "code": code}
-    told = question.content.get(keys.CONFIG)
+    told = question.message.content.get(keys.CONFIG)
     if not isinstance(told, ConfigRecord):
         told = ConfigRecord()
     is_roll_call = kind == MessageType.QUERY
@@ -72,7 +72,7 @@ def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "
     name = _PREFIX + _hash({**identity, "told": _hash(told) if is_roll_call else ""})
     record = store.read(name)
     values: dict[str, Scalar] = {"runs": "", "approved": False, "at": time.time()}
-    values |= {**identity, "what": _described(superlink, question, told if is_roll_call else _UNTOLD, code)}
+    values |= {**identity, "what": _description(superlink, question, told if is_roll_call else _UNTOLD, code)}
     values |= record.values if record else {}
     known, run_key = str(values["runs"]).split(), str(told.get(keys.RUN_KEY, ""))
     if new := [run for run in (run_id, run_key) if keys.is_run_key(run) and run not in ("", *known)]:
@@ -145,7 +145,7 @@ def _hash(values: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
 
-def _described(superlink: str, question: "Question", told: Mapping[str, object], code: str) -> str:
+def _description(superlink: str, question: "Question", told: Mapping[str, object], code: str) -> str:
     """Return the description of a run by which its owner decides.
 
     It says where the run is from, its code, and the settings that are not the defaults.
@@ -154,15 +154,15 @@ def _described(superlink: str, question: "Question", told: Mapping[str, object],
     run = question.context.run_config
     changed = {k: v for k, v in run.items() if k not in _NOT_COMPARED and v != defaults.get(k) and k != "task"}
     plugins = " ".join(str(told.get(keys.PLUGINS, "")).split())
-    code = code or (plugins and _quoted(plugins, _LONGEST // 2)) or "fedappeal's own"
+    code = code or (plugins and _quoted_text(plugins, _LONGEST // 2)) or "fedappeal's own"
     # The code first, whose words no server chose; a setting of the same name does not take its place.
-    said = [f"code = {code}", f"task = {_quoted(run.get('task', 'not said'))}"]
-    said += [f"{_quoted(key)} = {_quoted(value)}" for key, value in changed.items() if key != "code"]
+    said = [f"code = {code}", f"task = {_quoted_text(run.get('task', 'not said'))}"]
+    said += [f"{_quoted_text(key)} = {_quoted_text(value)}" for key, value in changed.items() if key != "code"]
     of = f" of {superlink}" if superlink else ""
     return printable(f"a run{of}: {', '.join(said)}", _LONGEST)
 
 
-def _quoted(text: object, longest: int = _LONGEST_VALUE) -> str:
+def _quoted_text(text: object, longest: int = _LONGEST_VALUE) -> str:
     """Return a server's text, in quotation marks where it could pass for several settings."""
     line = printable(text, longest)
     return json.dumps(line, ensure_ascii=False) if {",", "=", '"'} & set(line) else line

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from client.learner import Job, check_rule
 from client.limits.privacy import Protection
-from client.participant import Decided, Participant
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from client.participant import Participant
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.requirement import Measured
 from fedappeal.protocol.packing import Arrays, model_of
 from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.settings.training import LocalTrainingSettings
 
 
 def check_sent(participant: Participant, rule: LocalRule, training: LocalTrainingSettings) -> None:
@@ -36,13 +37,13 @@ class JoinedRound:
 
     Attributes:
         participant: the client.
-        decided: what it decided.
+        pays: content hash of the model that its goodwill pays for; empty: nothing is paid.
         rule: the local rule.
         content: the message's records.
     """
 
     participant: Participant
-    decided: Decided
+    pays: str
     rule: LocalRule
     content: RecordDict
     arrays: Arrays
@@ -59,12 +60,8 @@ class JoinedRound:
         self.trainable = list(learner.trainable)
         self.rule.check(self.training)
         check_sent(client, self.rule, self.training)
-        if self.decided.pays is not None:
-            client.memory(self.run_key).pay(*self.decided.pays)
-
-    def update(self) -> Mapping[str, ArrayRecord]:
-        """Train, and return the records of the reply."""
-        return self.rule.reply(self)
+        if self.pays:
+            client.memory(self.run_key).pay(self.server_round, self.pays)
 
     def received(self, name: str) -> Arrays:
         """Return a further model-shaped ArrayRecord of the message.
@@ -86,7 +83,8 @@ class JoinedRound:
                 "have to travel"
             )
         arrays = {**self.arrays, **start} if start else self.arrays
-        trained = client.trained(arrays, Job(rule, self.training, "batches", self.server_round))
+        job = Job(rule, self.training, "batches", self.server_round)
+        trained = learner.train(arrays, client.limited(job))
         client.keep(trained, self.run_key, self.server_round)
         return {name: trained[name] for name in learner.expects.names}
 

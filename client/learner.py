@@ -7,22 +7,24 @@ A `Participant` decides; its learner learns, and knows nothing of requirements, 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client.limits.guard import Deadline, Guard
+from client.limits.guard import Deadline
 from client.limits.room import Room
 from client.settings import NodeSettings
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import ClientSide
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.requirement import LOOKS, Evaluation, Look
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.trained.card import ModelCard
 
 log = logging.getLogger("fedappeal.client")
@@ -67,7 +69,7 @@ class Job:
     batches: NDArray[np.int64] | None = None
     deadline: Deadline | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The training as a text, as memories of simulated runs have had it since before there were jobs."""
         rule = type(self.rule), self.rule.settings
@@ -118,6 +120,16 @@ class Learner:
     model: Any = None
     device: Any = None
     trainable: Sequence[str] = ()
+
+    @property
+    def judged_split(self) -> str:
+        """The split on which its client compares models with its requirement."""
+        return keys.HELD_OUT_SPLIT if self.holds_out else keys.TRAIN_SPLIT
+
+    @property
+    def judged_parts(self) -> Sequence[str]:
+        """The same in its halves, where the client chooses by one and judges by the other."""
+        return keys.HALVES if self.halves else (self.judged_split,)
 
     def examples(self, split: str) -> int:
         """Return the number of examples of a split: ``train``, ``held-out``, one of its halves, or ``test``."""
@@ -248,42 +260,27 @@ def check_rule(learner: Learner, rule: LocalRule) -> None:
             check_offered(learner, what, needs)
 
 
-class Trains(Protocol):
-    """A participant, as its warm-up uses it."""
-
-    config: RunConfig
-    learner: Learner
-    guard: Guard | None
-
-    @property
-    def examples(self) -> int:
-        """Number of its training examples."""
-
-    def trained(self, arrays: Arrays, job: Job) -> Arrays:
-        """Return a locally trained model, within the owner's limits."""
-
-    def limited(self, job: Job) -> Job:
-        """Return a job that the owner's limits allow, with their deadline."""
-
-    @property
-    def judged_split(self) -> str:
-        """The split by which the client judges models."""
-
-    @property
-    def judged_parts(self) -> Sequence[str]:
-        """The same in its halves, where the client cross-fits."""
-
-
+@dataclass(frozen=True)
 class LocalWarmUp:
-    """A `fedappeal.core.requirement.WarmUp` on one client's data, from w_0."""
+    """A `fedappeal.core.requirement.WarmUp` on one client's data.
 
-    def __init__(self, client: Trains, initial: Arrays) -> None:
-        self._client = client
-        self._initial = initial
+    Attributes:
+        learner: the client's.
+        config: the run's settings.
+        initial: w_0, from which it trains.
+        limited: returns a job that the owner's limits allow, with their deadline, or raises LimitReached.
+        most_steps: the owner's ``max-steps``; 0: any number.
+    """
+
+    learner: Learner
+    config: RunConfig
+    initial: Arrays
+    limited: Callable[[Job], Job] = lambda job: job
+    most_steps: int = 0
 
     def _job(self, steps: int, learning_rate: float) -> Job:
         settings: Mapping[str, Scalar] = {"learning-rate": learning_rate, "local-steps": steps}
-        return Job(SGD(), LocalTrainingSettings.of(settings, self._client.config.as_config()), "warm-up")
+        return self.limited(Job(SGD(), self.config.training.changed_by(settings), "warm-up"))
 
     @property
     def federated_steps(self) -> int:
@@ -291,51 +288,50 @@ class LocalWarmUp:
 
         At most the owner's ``max-steps``; the log says where that is fewer.
         """
-        client, config = self._client, self._client.config
-        training = LocalTrainingSettings.of(config.as_config())
-        share = min(1.0, config.clients_per_round / config.clients) if config.clients_per_round else 1.0
-        steps = round(config.scheduled_rounds * training.steps(client.examples) * share)
-        most = client.guard.limits.max_steps if client.guard is not None else 0
+        config, most = self.config, self.most_steps
+        share = config.resolved_clients_per_round / config.clients
+        a_round = config.training.steps(self.learner.examples(keys.TRAIN_SPLIT))
+        steps = round(config.scheduled_rounds * a_round * share)
         if 0 < most < steps:
             log.info("solo.effort = equal would take %d steps: this client's max-steps = %d", steps, most)
         return max(1, min(steps, most or steps))
 
     def train(self, steps: int, learning_rate: float) -> Arrays:
         """Return the model that the client trains alone from w_0."""
-        return self._client.trained(self._initial, self._job(steps, learning_rate))
+        return self.learner.train(self.initial, self._job(steps, learning_rate))
 
     def path(self, steps: int, learning_rate: float) -> Iterator[Arrays]:
         """Yield w_0 and the model after each stretch of training, as `WarmUp` asks.
 
         There are `LOOKS` stretches, or one a step where the steps are fewer.
         """
-        judge_on = self._client.config.judge_on
-        check_offered(self._client.learner, f"judge-on = {judge_on} with a requirement by training alone", PATH)
-        job = self._client.limited(self._job(steps, learning_rate))
-        yield self._initial
-        yield from self._client.learner.path(self._initial, job, min(LOOKS, steps))
+        what = f"judge-on = {self.config.judge_on} with a requirement by training alone"
+        check_offered(self.learner, what, PATH)
+        job = self._job(steps, learning_rate)
+        yield self.initial
+        yield from self.learner.path(self.initial, job, min(LOOKS, steps))
 
     def train_loss(self, arrays: Arrays) -> float:
         """Return a model's loss on the client's training data."""
-        return self._client.learner.measure(arrays, keys.TRAIN_SPLIT).loss
+        return self.learner.measure(arrays, keys.TRAIN_SPLIT).loss
 
     @property
     def holds_out(self) -> bool:
         """Whether the client judges models by held-out data."""
-        return self._client.judged_split == keys.HELD_OUT_SPLIT
+        return self.learner.holds_out
 
     def look(self, arrays: Arrays) -> Look:
         """Return a look at a model on what the client judges by."""
-        learner, parts = self._client.learner, self._client.judged_parts
+        learner, parts = self.learner, self.learner.judged_parts
         return Look([learner.measure(arrays, part) for part in parts], [learner.examples(part) for part in parts])
 
     def judged_loss(self, arrays: Arrays) -> float:
         """Return a model's loss on the split by which the client judges."""
-        return self._client.learner.measure(arrays, self._client.judged_split).loss
+        return self.learner.measure(arrays, self.learner.judged_split).loss
 
     def test_score(self, arrays: Arrays) -> float:
         """Return a model's value of the task's metric on the client's test data."""
-        return self._client.learner.measure(arrays, keys.TEST_SPLIT).score
+        return self.learner.measure(arrays, keys.TEST_SPLIT).score
 
 
 def stretch(job: Job, number: int, batches: NDArray[np.int64]) -> Job:

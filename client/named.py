@@ -1,11 +1,9 @@
-"""What messages name, checked: plug-ins, strategy, local rule."""
+"""What messages name, checked: plug-ins and the strategy."""
 
 from collections.abc import Callable, Mapping
 
 from client.participant import Participant
-from client.terms import rule_name_of, rule_of
 from fedappeal.core.algorithm import ClientSide, of_run, reports
-from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Allowed, Provenance, parse_section
 from fedappeal.core.registry import REGISTRIES, STRATEGIES
 from fedappeal.protocol import keys
@@ -73,13 +71,3 @@ def named_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tu
             if value != settings[key]:
                 raise ConfigError(f"{name}.{key} = {value} is not allowed in this run: {settings[key]}")
     return expected, {**settings, **sent}
-
-
-def named_rule(participant: Participant, algorithm: ClientSide, config: Mapping[str, Scalar]) -> LocalRule:
-    """Return the local rule that a message names, else the run, else the strategy; with its settings.
-
-    Raises:
-        ConfigError: for an unknown rule, one that the owner does not allow, or another than the strategy's own.
-    """
-    name = str(config.get(keys.LOCAL_RULE, rule_name_of(participant.config, algorithm)))
-    return rule_of(participant.config, algorithm, name, config, participant.node.allowed)

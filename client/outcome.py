@@ -34,6 +34,7 @@ class Outcome:
         records: further records of the reply: its update, or who it is.
         measured: where it joined: what it reports from.
         requirement: where it joined: what it requires.
+        replied: its reply, where that is an error or an app's own; None: `told` and `records` make it.
     """
 
     what: str
@@ -43,8 +44,11 @@ class Outcome:
     records: Mapping[str, ArrayRecord | ConfigRecord] = field(default_factory=dict)
     measured: Measured | None = None
     requirement: Requirement | None = None
+    replied: Message | None = None
 
     def reply(self, message: Message) -> Message:
         """Return the reply to a message."""
+        if self.replied is not None:
+            return self.replied
         told = {} if self.told is None else {keys.METRICS: MetricRecord(dict(self.told))}
         return Message(RecordDict({**told, **self.records}), reply_to=message)

@@ -6,21 +6,22 @@ What it decides on is trained and measured by the `Learner` that it holds. What 
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from client.blend import Blend, Way, blends, floating
 from client.learner import RULES, Job, Learner, LocalWarmUp, Sent, check_offered
 from client.limits.guard import Guard
-from client.requirement import made, read_requirement, stored_requirement
+from client.requirement import checked_requirement, read_requirement, stored_requirement
 from client.settings import NodeSettings
 from client.state import preferred
 from client.state.memory import OWN, PERSONAL, RunMemory
 from client.terms import Terms
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import ClientSide, personal_of, priority_of
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store
+from fedappeal.core.local_rule import LocalRule, Store
 from fedappeal.core.places import place_of
 from fedappeal.core.policy import Past, Situation
 from fedappeal.core.requirement import Evaluation, Look, Requirement, choose
@@ -29,6 +30,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.rounds import BEST
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.tasks.examples import FEWEST, FEWEST_HALVED
 
 log = logging.getLogger("fedappeal.client")
@@ -51,18 +53,6 @@ class Measurement(NamedTuple):
     split: str
     precision: str
     after: str
-
-
-class Decided(NamedTuple):
-    """What a client decided about a round.
-
-    Attributes:
-        decision: what.
-        pays: the round and the model that its goodwill pays for; None: nothing is paid.
-    """
-
-    decision: Decision
-    pays: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +79,7 @@ class ModelOutlook:
         It trains by the run's steps and learning rate, without momentum and weight decay.
         """
         client = self.participant
-        steps = rounds * client.terms.training.steps(client.examples)
+        steps = rounds * client.config.training.steps(client.examples)
         return client.judge(self.arrays, self.sent, keys.TEST_SPLIT, client.tuning(steps))
 
 
@@ -121,6 +111,8 @@ class Participant:
         self._required = terms.requirement_kind()
         self.guard: Guard | None = None
         self.measured: dict[Measurement, Evaluation] = {}
+        self._trained = False
+        """Whether the client keeps other arrays of its own since the latest question began."""
 
     @property
     def examples(self) -> int:
@@ -144,13 +136,9 @@ class Participant:
         self.guard.check_training(job.rule, job.training, self.examples)
         return replace(job, deadline=self.guard.deadline)
 
-    def trained(self, arrays: Arrays, job: Job) -> Arrays:
-        """Return the model that local training makes of another; errors as `limited`."""
-        return self.learner.train(arrays, self.limited(job))
-
     def plain_training(self, settings: Mapping[str, Scalar]) -> LocalTrainingSettings:
         """Return settings of plain steps: these, and the run's, without momentum and weight decay."""
-        return LocalTrainingSettings.of(settings, {"momentum": 0.0, "weight-decay": 0.0}, self.config.as_config())
+        return self.config.training.changed_by({"momentum": 0.0, "weight-decay": 0.0, **settings})
 
     def tuning(self, steps: int) -> Job | None:
         """Return that many steps of plain SGD before a measurement, as a job.
@@ -181,10 +169,14 @@ class Participant:
         """
         if not self.config.holds_out:
             return None
+        adapting = personal_of(algorithm).use()
+        return self._own_steps if adapting is None else self.adaptation(*adapting)
+
+    @cached_property
+    def _own_steps(self) -> Job | None:
+        """The run's adaptation steps, as a job; None: none."""
         steps = self.config.adaptation_steps
-        plain: tuple[LocalRule, Mapping[str, Scalar]] | None = (SGD(), {"local-steps": steps}) if steps else None
-        adapting = personal_of(algorithm).use() or plain
-        return None if adapting is None else self.adaptation(*adapting)
+        return self.adaptation(SGD(), {"local-steps": steps}) if steps else None
 
     def best(
         self,
@@ -207,7 +199,7 @@ class Participant:
         """
         own_round, own = self.memory(run_key).kept(OWN, before)
         ways: list[Way] = [None, *([adapting] if adapting else []), *blends(own, own_round)]
-        measure, parts = judge or self.judge, self.judged_parts
+        measure, parts = judge or self.judge, self.learner.judged_parts
         sizes = [self.learner.examples(part) for part in parts]
         looks = [Look([measure(arrays, sent, part, way) for part in parts], sizes) for way in ways]
         place, judged = choose(looks)
@@ -222,7 +214,7 @@ class Participant:
         """Return a model as this client uses it."""
         if way is None:
             return arrays
-        return way.of(arrays) if isinstance(way, Blend) else self.trained(arrays, way)
+        return way.of(arrays) if isinstance(way, Blend) else self.learner.train(arrays, self.limited(way))
 
     # -- what travels, and what stays --------------------------------------------------------------------
 
@@ -234,6 +226,7 @@ class Participant:
             run_key: which run.
             before: the client's own are those from before this round; 0: as they were at the start.
         """
+        self._trained = False
         if not self.learner.personal:
             return shared
         personal = self.memory(run_key).kept(PERSONAL, before)[1]
@@ -247,7 +240,7 @@ class Participant:
         if self.chooses:
             memory.keep(OWN, server_round, floating({name: arrays[name] for name in learner.expects.names}))
         if learner.personal or self.chooses:
-            self.measured = {}
+            self.measured, self._trained = {}, True
 
     # -- requirement -------------------------------------------------------------------------------------
 
@@ -266,14 +259,15 @@ class Participant:
         if self.store.durable:
             self._say_how_it_judges()
         key = self.terms.requirement_key(self.learner, initial_hash, self.client_id)
-        warm_up = LocalWarmUp(self, initial)
-        requirement = stored_requirement(self.store, key, lambda: made(self._required, warm_up))
+        most = self.guard.limits.max_steps if self.guard is not None else 0
+        warm_up = LocalWarmUp(self.learner, self.config, initial, self.limited, most)
+        requirement = stored_requirement(self.store, key, lambda: checked_requirement(self._required, warm_up))
         self.memory(run_key).requirement = key
         return requirement
 
     def _say_how_it_judges(self) -> None:
         """Tell the owner what is not as the run, or an earlier setting, lets expect."""
-        if self.config.holds_out and self.judged_split == keys.TRAIN_SPLIT:
+        if self.config.holds_out and not self.learner.holds_out:
             count = self.examples
             why = f"are fewer than {FEWEST}" if count < FEWEST else "have too many equal inputs"
             log.info(
@@ -281,11 +275,11 @@ class Participant:
             )
         elif self.config.cross_fits and not self.learner.halves:
             log.info(
-                "the held-out examples are fewer than %d, or have too many equal inputs: this client judges by "
-                "all of them what it has chosen by them",
+                "the held-out examples are fewer than %d, have too many equal inputs, or are not measured in halves: "
+                "this client judges by all of them what it has chosen by them",
                 FEWEST_HALVED,
             )
-        elif self.config.holds_out and self.node.fixed_requirement is not None:
+        if self.learner.holds_out and self.node.fixed_requirement is not None:
             log.warning(
                 "fixed-requirement = %g is compared with the loss on held-out data in this run, not with the "
                 "training loss (judge-on = %s)",
@@ -306,16 +300,6 @@ class Participant:
         return self.begin_run(run_key, self.learner.initial((*self.learner.expects.names, *self.learner.personal)))
 
     # -- one round ---------------------------------------------------------------------------------------
-
-    @property
-    def judged_split(self) -> str:
-        """The split on which this client compares models with its requirement."""
-        return keys.HELD_OUT_SPLIT if self.learner.holds_out else keys.TRAIN_SPLIT
-
-    @property
-    def judged_parts(self) -> Sequence[str]:
-        """The same in its halves, where this client chooses by one and judges by the other."""
-        return keys.HALVES if self.learner.halves else (self.judged_split,)
 
     def judge(self, arrays: Arrays, sent: Sent, split: str, after: Way = None) -> Evaluation:
         """Evaluate a model on this client's data; what was measured of the latest model is remembered.
@@ -343,11 +327,14 @@ class Participant:
             arrays, sent = self.used(arrays, after), Sent("", sent.server_round)
             if isinstance(after, Job) and after.purpose == ADAPTATION:
                 # What is asked next of the same model; it is trained once.
-                judged = self.judged_parts if self.chooses else (self.judged_split,)
+                judged = self.learner.judged_parts if self.chooses else (self.learner.judged_split,)
                 splits = list(dict.fromkeys((split, keys.TEST_SPLIT, *judged)))
         for one in splits:
             self.measured[key._replace(split=one)] = learner.measure(arrays, one, sent)
-        return self.measured[key]
+        evaluation = self.measured[key]
+        if self._trained:  # with arrays from before that training: a later question has others of its own
+            self.measured = {}
+        return evaluation
 
     def priority(self, granted: bool | None = None) -> bool:
         """Whether this client has priority: as the server grants it, else as it asks."""
@@ -355,11 +342,13 @@ class Participant:
             return granted
         return self.node.priority or priority_of(self.strategy).asks(self.node.partition_id, self.config.clients)
 
-    def decide(self, situation: Situation, requirement: Requirement, run_key: str, model: str) -> Decided:
-        """Decide by this client's policy, and remember the decision where the policy reads its past.
+    def decide(
+        self, situation: Situation, requirement: Requirement, run_key: str, model: str
+    ) -> tuple[Decision, str]:
+        """Return what this client's policy decides, and the model that its goodwill pays for; empty: none.
 
-        A round that it joins on request although the model does not meet its requirement is paid for by goodwill,
-        which is due before anything is trained.
+        A round that it joins on request although the model does not meet its requirement is paid for, before anything
+        is trained. The decision is remembered where the policy reads its past.
 
         Args:
             situation: what is known of the round; the rest of it, and whether the client accepts that it is
@@ -391,8 +380,7 @@ class Participant:
         if decision is Decision.LEFT:
             memory.leave(server_round)
         on_request = mandatory and not met and self.policy.mandatory  # no other policy joins for being asked to
-        pays = on_request and goodwill > 0 and decision is Decision.JOINED
-        return Decided(decision, (server_round, model) if pays else None)
+        return decision, model if on_request and goodwill > 0 and decision is Decision.JOINED else ""
 
     def decision(self, situation: Situation, requirement: Requirement) -> Decision:
         """Return what this client's policy decides.
@@ -426,10 +414,6 @@ class Participant:
         if not self.gives_goodwill:
             return None
         return self.memory(run_key).goodwill_spent, self.node.goodwill_in(self.config.goodwill)
-
-    def available(self, server_round: int) -> bool:
-        """Whether this client answers a round, or declines it without looking at the model."""
-        return self.policy.available(self.config.seed, self.client_id, server_round)
 
     # -- the model that it prefers -----------------------------------------------------------------------
 

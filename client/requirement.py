@@ -98,7 +98,7 @@ def is_a_number(kind: RequirementKind) -> bool:
     return type(kind).make in (Fixed.make, MetricReached.make)
 
 
-def made(kind: RequirementKind, client: WarmUp) -> Requirement:
+def checked_requirement(kind: RequirementKind, client: WarmUp) -> Requirement:
     """Return the requirement that a kind makes, checked.
 
     Args:
@@ -164,14 +164,14 @@ def read_requirement(store: Store, key: str) -> Requirement | None:
         rho, score, of = float(values["rho"]), float(values["solo-score"]), str(values["of"])
     except (KeyError, ValueError):  # of another kind of record
         return None
-    return Requirement(rho, dict(record.arrays), score, of) if math.isfinite(rho) else None
+    return Requirement(rho, record.arrays, score, of) if math.isfinite(rho) else None
 
 
 def stored_requirement(store: Store, key: str, compute: Callable[[], Requirement]) -> Requirement:
     """Return the stored requirement, or compute and store it.
 
     Raises:
-        ConfigError: as `made`.
+        ConfigError: as `checked_requirement`.
     """
     if (stored := read_requirement(store, key)) is not None:
         return stored

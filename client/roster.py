@@ -3,7 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from flwr.app import Context, Message
@@ -28,12 +28,6 @@ KEPT_WITH_OWN_DATA = 2
 """The same of a client with data of its own: each run's split is a copy, and a small device serves many runs."""
 TERMS = 4
 """The same of what participants share."""
-
-
-@lru_cache(maxsize=64)
-def _run_config(values: tuple[tuple[str, Scalar], ...]) -> RunConfig:
-    # A run of another version of the same protocol may have general settings that this one does not know.
-    return RunConfig.parse_recorded(dict(values), ignore_unknown=True)
 
 
 @lru_cache(maxsize=KEPT)
@@ -80,20 +74,27 @@ def check_place(config: RunConfig, node: NodeSettings) -> None:
 class Participants:
     """Participants by their run's and their owner's settings."""
 
-    def __init__(self, learners: Learners, kind: Callable[..., Participant] = Participant) -> None:
+    def __init__(
+        self,
+        learners: Learners,
+        kind: Callable[..., Participant] = Participant,
+        store: Callable[[NodeSettings, Context], Store] | None = None,
+    ) -> None:
         """Begin with none.
 
         Args:
             learners: makes what participants hold.
             kind: makes a participant.
+            store: makes a client's memory; None: `store_of`.
         """
-        self._learners, self._kind = learners, kind
+        self._learners, self._kind, self._store_of = learners, kind, store or store_of
         self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
         self._guards: dict[tuple[str, str], Guard] = {}
         self._nodes: dict[int, _Node] = {}
         self._said = False
-        self._run_config = LastResult(lambda settings: _run_config(tuple(settings.items())))
-        self._terms = lru_cache(maxsize=TERMS)(self._terms_of)
+        # A run of another version of the same protocol may have general settings that this one does not know.
+        self._run_config = LastResult(partial(RunConfig.parse_recorded, ignore_unknown=True))
+        self._terms = lru_cache(maxsize=TERMS)(lambda run, node: Terms(run, node, learners.strategy_of(run)))
 
     def of(self, context: Context, message: Message | None = None) -> Participant:
         """Return a context's participant, with that context's store, and its owner's limits on a message.
@@ -104,7 +105,7 @@ class Participants:
         participant = self._simulated(context) if self._learners.simulated else self._deployed(context, message)
         store = participant.store
         if isinstance(store, ContextStore) and not store.holds(context.state):
-            participant.store = store_of(participant.node, context)
+            participant.store = self._store_of(participant.node, context)
         return participant
 
     def _deployed(self, context: Context, message: Message | None) -> Participant:
@@ -117,7 +118,7 @@ class Participants:
             try:
                 if self._learners.room is not None:
                     self._learners.room.check_clients(config)
-                self._participants[key] = self.made(config, node, store_of(node, context))
+                self._participants[key] = self.new_participant(config, node, self._store_of(node, context))
             except Exception:
                 self._forget_shared()
                 raise
@@ -143,11 +144,11 @@ class Participants:
         if latest and latest.participant.config == config and latest.participant.node == node:
             participant = latest.participant
         else:
-            participant = self.made(config, node, store_of(node, context))
+            participant = self.new_participant(config, node, self._store_of(node, context))
         self._nodes[context.node_id] = _Node(context.run_config, context.node_config, participant)
         return participant
 
-    def made(self, config: RunConfig, node: NodeSettings, store: Store) -> Participant:
+    def new_participant(self, config: RunConfig, node: NodeSettings, store: Store) -> Participant:
         """Return a new participant, which is not kept.
 
         Raises:
@@ -158,9 +159,6 @@ class Participants:
         terms, learner = self._terms(config, node.of_any_client()), self._learners(config, node, client_id)
         return self._kind(config, node, store, client_id, terms, learner)
 
-    def _terms_of(self, config: RunConfig, node: NodeSettings) -> Terms:
-        return Terms(config, node, self._learners.strategy_of(config))
-
     def _guard(self, node: NodeSettings) -> Guard | None:
         """Return the limits of a client that has an owner: a simulator's have neither state nor limits."""
         if not node.state_dir and not node.limits:
@@ -170,7 +168,7 @@ class Participants:
             self._guards[place] = Guard(node.state_folder, node.limits)
         return self._guards[place]
 
-    def kept(self) -> list[Participant]:
+    def kept_participants(self) -> list[Participant]:
         """Return the participants that are kept."""
         return [*self._participants.values(), *(node.participant for node in self._nodes.values())]
 

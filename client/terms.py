@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 
 from flwr.app import ArrayRecord, ConfigRecord
 
@@ -12,7 +13,7 @@ from client.participation.behaviour import Mixture, check_parts, compose, parts_
 from client.requirement import Fixed, is_a_number, requirement_key
 from client.settings import NodeSettings
 from fedappeal.core.algorithm import ClientSide, of_run, rule_name
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Allowed, PluginSettings, is_ours, parse_section
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
@@ -73,27 +74,23 @@ def requirement_kind_of(config: RunConfig, node: NodeSettings) -> RequirementKin
     return kind(parse_section(kind, config.section(kind.name)))
 
 
-def rule_name_of(config: RunConfig, algorithm: ClientSide) -> str:
-    """Return the name of a run's local rule; where the run names none, the strategy's."""
-    return rule_name(algorithm) if config.local_rule == AUTO else config.local_rule
-
-
 def rule_of(
-    config: RunConfig, algorithm: ClientSide, name: str, message: Mapping[str, Scalar], allowed: Allowed
+    config: RunConfig, algorithm: ClientSide, allowed: Allowed, message: Mapping[str, Scalar] = MappingProxyType({})
 ) -> LocalRule:
-    """Return a local rule, with its settings.
+    """Return the local rule that a message names, else the run, else the strategy; with its settings.
 
     Args:
         config: the run's settings.
         algorithm: the strategy, whose own rule none may replace.
-        name: the rule.
-        message: the config of a message, which counts before the run's.
         allowed: what the owner allows.
+        message: the config of a message, which counts before the run's.
 
     Raises:
         ConfigError: for an unknown rule, one that the owner does not allow, or another than the strategy's own.
     """
     strategys_rule = algorithm.LocalRule
+    of_run = rule_name(algorithm) if config.local_rule == AUTO else config.local_rule
+    name = str(message.get(keys.LOCAL_RULE, of_run))
     if strategys_rule is not None and name == strategys_rule.name:
         return strategys_rule(algorithm.settings)
     if strategys_rule is not None:
@@ -155,13 +152,7 @@ class Terms:
         Raises:
             ConfigError: as `rule_of`.
         """
-        name = rule_name_of(self._config, self._strategy)
-        return rule_of(self._config, self._strategy, name, {}, self.allowed)
-
-    @cached_property
-    def training(self) -> LocalTrainingSettings:
-        """The run's own settings of local training."""
-        return LocalTrainingSettings.of(self._config.as_config())
+        return rule_of(self._config, self._strategy, self.allowed)
 
     def requirement_key(self, learner: Learner, initial: str, client: str) -> str:
         """Return the name under which a client's requirement is stored; a number's is found once for all clients.

@@ -7,7 +7,7 @@ the client spends its goodwill by itself, and sits a round out by an error reply
 import logging
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
@@ -23,12 +23,13 @@ from client.participant import Participant
 from client.roster import Participants, node_of, store_of
 from client.settings import NodeSettings
 from client.state.memory import RunMemory, client_identity
-from fedappeal.core.local_rule import LocalTrainingSettings, Store, StoredRecord
+from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import APP_CONFIGS, LEFT_ERROR, SAT_OUT_ERROR, app_config
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
+from fedappeal.settings.training import LocalTrainingSettings
 
 log = logging.getLogger("fedappeal.client")
 
@@ -59,27 +60,12 @@ Call = Callable[[Message, Context], Message]
 """An app, or what calls it in another process."""
 
 
-@dataclass(frozen=True)
-class AppOutcome(Outcome):
-    """What a client did with one message, and its reply in the app's form.
-
-    Attributes:
-        replied: the reply.
-    """
-
-    replied: Message | None = None
-
-    def reply(self, message: Message) -> Message:
-        """Return the reply to a message."""
-        assert self.replied is not None
-        return self.replied
-
-
+@dataclass(eq=False)
 class AppClients:
     """The clients of an app in this process: each decides for each round whether the app trains.
 
-    Args:
-        app: the app; also an attribute.
+    Attributes:
+        app: the app.
         names: of its numbers.
         offers: what it can do.
         evaluate_config: what its ``evaluate`` is told before the first EVALUATE has come.
@@ -91,34 +77,29 @@ class AppClients:
         ConfigError: for a setting that is not allowed.
     """
 
-    def __init__(
-        self,
-        app: Call,
-        names: Names,
-        offers: Offers,
-        evaluate_config: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Scalar] | None = None,
-        node_config: Mapping[str, Scalar] | None = None,
-        code: Callable[[], str] | None = None,
-    ) -> None:
-        self._made_of = app, names, offers, evaluate_config, settings, node_config, code
-        self._node_config, self._code = node_config, code
-        self.app, self._names, self._offers = app, names, offers
-        self._evaluate_config = ConfigRecord(dict(evaluate_config or {}))
-        self._settings = {**DEFAULTS, **(settings or {})}
+    app: Call
+    names: Names
+    offers: Offers
+    evaluate_config: Mapping[str, Any] | None = None
+    settings: Mapping[str, Scalar] | None = None
+    node_config: Mapping[str, Scalar] | None = None
+    code: Callable[[], str] | None = None
+
+    def __post_init__(self) -> None:
+        self._evaluate_config = ConfigRecord(dict(self.evaluate_config or {}))
+        self._settings = {**DEFAULTS, **(self.settings or {})}
         RunConfig.parse(self._settings)
         self._participants = Participants(Learners(self._learner))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it was made of: Flower's simulation sends the app with each message."""
-        return AppClients, self._made_of
+        return AppClients, tuple(getattr(self, field.name) for field in fields(self))
 
     def with_settings(self, settings: Mapping[str, Scalar]) -> "AppClients":
         """Return them with further settings, which go before these."""
-        app, names, offers, evaluate_config, own, node_config, code = self._made_of
-        return AppClients(app, names, offers, evaluate_config, {**(own or {}), **settings}, node_config, code)
+        return replace(self, settings={**(self.settings or {}), **settings})
 
-    def __call__(self, message: Message, context: Context) -> AppOutcome:
+    def __call__(self, message: Message, context: Context) -> Outcome:
         """Answer a message.
 
         Raises:
@@ -127,20 +108,20 @@ class AppClients:
         kind = message.metadata.message_type.removesuffix(".default")
         node = _node_of(context.node_config)
         question = Question(message, context, _unpack)
-        code = "" if self._code is None else self._code()
+        code = "" if self.code is None else self.code()
         if node.asks and (held := held_back(node, question, kind, code)) is not None:
             replied = held.reply(message)
             if kind != MessageType.QUERY:
                 replied = Message(Error(SAT_OUT_ERROR, f"this client takes no part: {held.why}"), reply_to=message)
-            return AppOutcome(**{**vars(held), "replied": replied})
+            return replace(held, replied=replied)
         if kind not in _HANDLED or (kind == MessageType.QUERY and not message.content.array_records):
-            if self._offers.tells is not None:  # what its own functions would answer, no owner has allowed
+            if self.offers.tells is not None:  # what its own functions would answer, no owner has allowed
                 allowed = ", ".join(_HANDLED)
                 raise ConfigError(f"message-type = '{kind}' is not allowed for an app that its owner runs: {allowed}")
-            return AppOutcome(ANSWERED, replied=self.app(message, context))
-        ours, theirs = _divided(context)
-        if self._node_config is not None:
-            theirs.node_config = dict(self._node_config)
+            return Outcome(ANSWERED, replied=self.app(message, context))
+        ours, theirs = _two_contexts(context)
+        if self.node_config is not None:
+            theirs.node_config = dict(self.node_config)
         try:
             return self._answer(kind, message, ours, theirs, node)
         finally:
@@ -148,15 +129,15 @@ class AppClients:
             context.state.update(theirs.state)
             context.state.update({PREFIX + name: record for name, record in ours.state.items()})
 
-    def _answer(self, kind: str, message: Message, ours: Context, theirs: Context, node: NodeSettings) -> AppOutcome:
+    def _answer(self, kind: str, message: Message, ours: Context, theirs: Context, node: NodeSettings) -> Outcome:
         store = store_of(node, ours)
         names = _only(message, ArrayRecord), _only(message, ConfigRecord)
         config = message.content[names[1]]
         run_key = str(config.get(keys.RUN_KEY) or f"run-{message.metadata.run_id}")
         records = RunMemory(store, run_key).records  # of this run alone: a state folder has many
-        attended = self._attended(kind, message, theirs, records, names)
+        attended = self._for_app(kind, message, theirs, records, names)
         of_us = kind == MessageType.QUERY or keys.MANDATORY in config or keys.SPLIT in config
-        translated = self._translated(message, attended, records, of_us, run_key)
+        translated = self._for_client(message, attended, records, of_us, run_key)
         client = self._participant(config, translated, ours, node, store, records, of_us)
         learner = client.learner
         assert isinstance(learner, AppLearner)
@@ -165,8 +146,8 @@ class AppClients:
         learner.attend(attended, records, run_key)
         if kind == MessageType.EVALUATE and not of_us:
             reply = self.app(message, theirs)
-            learner.note(reply, "" if self._offers.splits else f"/{content_hash(attended.model)}")
-            return AppOutcome(EVALUATED, replied=learner.let_out(reply, client.discloses))
+            learner.note(reply, "" if self.offers.splits else f"/{content_hash(attended.model)}")
+            return Outcome(EVALUATED, replied=learner.let_out(reply, client.discloses))
         question = Question(translated, ours, _unpack)
         answer = {MessageType.QUERY: answers.enrol, MessageType.TRAIN: answers.train}.get(kind, answers.evaluate)
         outcome = answer(client, question)
@@ -176,9 +157,9 @@ class AppClients:
             assert isinstance(model, ArrayRecord)
             name = names[0] if of_us else next(iter(reply.content.array_records))
             reply.content[name] = ArrayRecord({key: model[key] for key in attended.model})
-        return AppOutcome(**{**vars(outcome), "replied": reply})
+        return replace(outcome, replied=reply)
 
-    def _attended(
+    def _for_app(
         self, kind: str, message: Message, context: Context, store: Store, names: tuple[str, str]
     ) -> Attended:
         """Return what the app would see of a message; what it is told is remembered for questions of the client's."""
@@ -234,9 +215,9 @@ class AppClients:
         return self._participants.of(derived, message)
 
     def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> AppLearner:
-        return AppLearner(self.app, self._names, self._offers, config)
+        return AppLearner(self.app, self.names, self.offers, config)
 
-    def _translated(self, message: Message, attended: Attended, store: Store, of_us: bool, run_key: str) -> Message:
+    def _for_client(self, message: Message, attended: Attended, store: Store, of_us: bool, run_key: str) -> Message:
         """Return a message as our clients are sent it."""
         told = message.content[attended.record[1]]
         assert isinstance(told, ConfigRecord)
@@ -259,8 +240,8 @@ class AppClients:
 
 def _node_of(values: Mapping[str, Scalar]) -> NodeSettings:
     """Return the owner's settings, without what names data: the app knows them."""
-    place, owner = _place(values), {key: value for key, value in values.items() if key in _OF_OWNER}
-    return node_of({**owner, **({"partition-id": place} if place >= 0 else {})})
+    place, owner = values.get("partition-id", -1), {key: value for key, value in values.items() if key in _OF_OWNER}
+    return node_of({**owner, **({"partition-id": place} if isinstance(place, int) and place >= 0 else {})})
 
 
 class VolunteerApp(ClientApp):
@@ -294,7 +275,7 @@ def own_state(state: RecordDict) -> RecordDict:
     return RecordDict(ours) if ours else state
 
 
-def _divided(context: Context) -> tuple[Context, Context]:
+def _two_contexts(context: Context) -> tuple[Context, Context]:
     """Return the parts of a context that are the client's and the app's."""
 
     def part(state: Mapping[str, Any]) -> Context:
@@ -304,12 +285,6 @@ def _divided(context: Context) -> tuple[Context, Context]:
     state = dict(context.state.items())
     ours = {name.removeprefix(PREFIX): record for name, record in state.items() if name.startswith(PREFIX)}
     return part(ours), part({name: record for name, record in state.items() if not name.startswith(PREFIX)})
-
-
-def _place(node_config: Mapping[str, Any]) -> int:
-    """Return which of the run's clients a node plays; -1: it does not say."""
-    place = node_config.get("partition-id", -1)
-    return place if isinstance(place, int) else -1
 
 
 def _only(message: Message, kind: type[ArrayRecord] | type[ConfigRecord]) -> str:

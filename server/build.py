@@ -14,7 +14,7 @@ from client.participation.behaviour import Mixture, check_parts, parts_of
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import check_use, of_run
 from fedappeal.core.faults import check_class, make_checked
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
@@ -179,7 +179,7 @@ class Plugins:
             unused += [f"{name}.{key} is not used by this run" for key in section]
         return unused
 
-    def load_task(self, data_dir: Path | None = None) -> Task:
+    def load_task(self, data_dir: Path | str | None = None) -> Task:
         """Return the run's task; errors as `fedappeal.tasks.load_task`."""
         return self.given.task or load_task(self.config.task_settings(), data_dir)
 
@@ -252,7 +252,7 @@ class Plugins:
             reason = "it compares a client's loss with rho_k, which has to be a loss (solo, fixed)"
             refuse(f"requirement = '{config.requirement}'", reason)
         check_influence(strategy, config.influence, config.aggregation)
-        made[rule].check(LocalTrainingSettings.of(config.as_config()))
+        made[rule].check(config.training)
         for key, value in (("clipping-norm", config.clipping_norm), ("dp-epsilon", config.dp_epsilon)):
             if value and not rule.sends_model:
                 refuse(f"{key} = {value:g}", "a reply is not one trained model (0)")
@@ -270,14 +270,14 @@ class Plugins:
             make_checked(strategy, maker)
         self.unused_settings()
 
-    def shared(self) -> SharedSettings:
+    def shared_settings(self) -> SharedSettings:
         """Return the settings of the run that all strategies share."""
         return SharedSettings.of_run(self.config, self.knows_mandatory)
 
     def build(self) -> Strategy:
         """Return the run's strategy; the settings are checked."""
         made = self.given.strategy_of(self.config)
-        return of_run(self.strategy, self.config, **self.shared().model_dump()) if made is None else made
+        return of_run(self.strategy, self.config, **self.shared_settings().model_dump()) if made is None else made
 
 
 def run_plugins(config: RunConfig, given: Objects = NO_OBJECTS) -> Plugins:

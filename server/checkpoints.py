@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.packing import array_record, content_hash, view
 from fedappeal.record.folder import RunFolder, Usable, checkpoint_round, without_memory
-from fedappeal.record.lines import CHECKPOINT
+from fedappeal.record.lines import CHECKPOINT, OWN_MODELS
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import delete_unfinished, read_safetensors, read_values, set_aside, write_safetensors
@@ -326,7 +326,8 @@ def mend_files(folder: RunFolder, say: Callable[[str], None], usable: Usable = w
         ConfigError: no checkpoint can be used; then nothing is changed.
     """
     newest = newest_usable(folder.path, usable)
-    delete_unfinished(folder.path)
+    for place in (folder.path, folder.path / OWN_MODELS):
+        delete_unfinished(place)
     for line in folder.mend():
         say(line)
     for path, reason in damaged_initials(folder.path).items():

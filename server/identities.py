@@ -4,18 +4,17 @@ Of a local run it lies in the run's folder, else beside the runs, so that all ru
 its owner's alone, and replaced as a whole under a lock.
 """
 
-import json
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from fedappeal.protocol.foreign_text import parse_json
-from fedappeal.protocol.keys import is_client_id
+from pydantic import AfterValidator
+
+from fedappeal.protocol.foreign_text import one_line, parse_json
+from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
 from fedappeal.record.folder import is_local
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, Settings
 from fedappeal.system.files import replace_file
 from fedappeal.system.locks import InUse, only_process
 from fedappeal.system.plain_files import read_bytes
@@ -23,7 +22,6 @@ from strategies.rounds.exchange.ownership import Owners
 
 FILE = "client-ids.json"
 _LOCK = ".client-ids.lock"
-_FORMAT = 1
 _PRIVATE = 0o600
 _PATIENCE = 10.0
 """Seconds to wait for another process that has the file."""
@@ -31,17 +29,27 @@ _RUNS = 100
 """Runs whose passing keys are kept; the oldest are dropped."""
 
 
-@dataclass
-class Book:
+def _check_ids(owners: dict[str, str]) -> dict[str, str]:
+    if not all(map(is_client_id, owners)):
+        raise ValueError(f"client-ids are {CLIENT_IDS}")
+    return owners
+
+
+Owned = Annotated[dict[str, str], AfterValidator(_check_ids)]
+"""The owner of each client-id, as `Owners` has it."""
+
+
+class Book(Settings):
     """The content of the file of identities.
 
     Attributes:
-        clients: the owner of each client-id in all runs, as `Owners` has it.
+        clients: the owners in all runs.
         runs: by run-key, the owners in that run alone.
     """
 
-    clients: dict[str, str] = field(default_factory=dict)
-    runs: dict[str, dict[str, str]] = field(default_factory=dict)
+    format: Literal[1]
+    clients: Owned
+    runs: dict[str, Owned]
 
 
 def identities_of(run: Path, run_key: str) -> "IdentityFile":
@@ -74,7 +82,7 @@ class IdentityFile:
             owners = Owners(book.clients, book.runs.get(self._run_key, {}))
             yield owners
             if owners.changed:
-                self._write(Book(owners.lasting, self._with_passing(book.runs, owners.passing)))
+                self._write(owners.lasting, self._with_passing(book.runs, owners.passing))
 
     def release(self, client_id: str, to: str) -> None:
         """Release an id to another key, in all runs.
@@ -86,7 +94,7 @@ class IdentityFile:
             owners = Owners(book.clients)
             owners.release(client_id, to)
             runs = {run: {i: key for i, key in ids.items() if i != client_id} for run, ids in book.runs.items()}
-            self._write(Book(owners.lasting, runs))
+            self._write(owners.lasting, runs)
 
     def read(self) -> Book:
         """Return the file's content; empty without a file.
@@ -96,18 +104,13 @@ class IdentityFile:
         """
         try:
             if not self.path.exists():
-                return Book()
+                return Book(format=1, clients={}, runs={})
             content = parse_json(read_bytes(self.path))
-            if not isinstance(content, dict) or content.get("format") != _FORMAT:
-                raise ValueError(f"it is not of format {_FORMAT}")
-            runs = content["runs"]
-            if not isinstance(runs, dict):
-                raise ValueError("its runs are no object")
-            return Book(_owners(content["clients"]), {str(run): _owners(ids) for run, ids in runs.items()})
-        except (OSError, ValueError, KeyError) as error:
+            return Book.parse(content if isinstance(content, dict) else {})
+        except (OSError, ValueError) as error:
             raise ConfigError(
-                f"file '{self.path}' cannot be read: {error} (it says whose each client-id is: put back a copy; "
-                f"without the file each id belongs to the key that uses it next)"
+                f"file '{self.path}' cannot be read: {one_line(error)} (it says whose each client-id is: "
+                f"put back a copy; without the file each id belongs to the key that uses it next)"
             ) from None
 
     def _with_passing(self, runs: dict[str, dict[str, str]], passing: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -115,10 +118,10 @@ class IdentityFile:
         latest = dict(list(other_runs.items())[-(_RUNS - 1) :])
         return latest | ({self._run_key: passing} if passing else {})
 
-    def _write(self, book: Book) -> None:
-        record = {"format": _FORMAT, "clients": book.clients, "runs": book.runs}
+    def _write(self, clients: dict[str, str], runs: dict[str, dict[str, str]]) -> None:
+        book = Book(format=1, clients=clients, runs=runs)
         try:
-            replace_file(self.path, (json.dumps(record, indent=1) + "\n").encode(), mode=_PRIVATE)
+            replace_file(self.path, (book.model_dump_json(indent=1) + "\n").encode(), mode=_PRIVATE)
         except OSError as error:
             raise ConfigError(
                 f"file '{self.path}' cannot be written: {error.strerror} (it says whose each client-id is)"
@@ -126,20 +129,8 @@ class IdentityFile:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        until = time.monotonic() + _PATIENCE
-        with ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(only_process(self._folder, _LOCK))
-                    break
-                except InUse as error:
-                    if time.monotonic() >= until:
-                        raise ConfigError(f"file '{self.path}' is in use by process {error.process}") from None
-                    time.sleep(0.05)
-            yield
-
-
-def _owners(ids: Any) -> dict[str, str]:
-    if not isinstance(ids, dict) or not all(is_client_id(i) and isinstance(key, str) for i, key in ids.items()):
-        raise ValueError("its client-ids are no object of fingerprints")
-    return ids
+        try:
+            with only_process(self._folder, _LOCK, _PATIENCE):
+                yield
+        except InUse as error:
+            raise ConfigError(f"file '{self.path}' is in use by process {error.process}") from None

@@ -209,9 +209,9 @@ class Recorder(Hooks):
             self.memory.save(server_round)
         checkpoint = Checkpoint(server_round, self.initial, arrays, self.running.state(), self._initial_hash)
         kept_rounds = write_checkpoint(self.folder.path, checkpoint, self.durable)
+        ended = time.monotonic()
         if self.memory is not None:
             self.memory.keep_only(kept_rounds)
-        ended = time.monotonic()
         wait = max(SECONDS_APART, LARGEST_SHARE * (ended - started)) if len(kept_rounds) >= _FEWEST else 0.0
         self._due = ended + wait
         self.watch.on_checkpoint(server_round)

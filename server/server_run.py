@@ -130,7 +130,7 @@ def run(
         strategy.check_model(layout.names)
         asks = priority_of(strategy).asks
         setup = Setup(
-            shared=plugins.shared(),
+            shared=plugins.shared_settings(),
             metric=task.metric,
             other_metrics=task.other_metrics,
             granted_nodes=frozenset(node for k, node in enumerate(nodes) if asks(k, config.clients)),
@@ -145,7 +145,7 @@ def run(
         folder.record(metric=task.metric.as_record())
         start = Checkpoint(0, initial, initial, rounds.state())
         if folder.begun:
-            start = _continued(folder, config, rounds, start, memory)
+            start = _restored_checkpoint(folder, config, rounds, start, memory)
 
         def central(number: int, record: ArrayRecord) -> MetricRecord:
             assert evaluate is not None
@@ -191,7 +191,7 @@ def _failure_recorded(folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _continued(
+def _restored_checkpoint(
     folder: RunFolder, config: RunConfig, rounds: Rounds, start: Checkpoint, memory: ClientMemory | None
 ) -> Checkpoint:
     """Return the checkpoint to continue from, and undo what came later.

@@ -11,7 +11,7 @@ from fedappeal.core.registry import STRATEGIES
 _PATHS = (
     *STRATEGIES.built_in.values(),
     "strategies.maxfl:appeal_weight",
-    "strategies.rounds.refusal:Refused",
+    "strategies.rounds.reply:Refused",
     "strategies.rounds.strategy:StrategySettings",
     "strategies.rounds.round:Hooks",
     "strategies.rounds.round:RoundRecord",

@@ -96,7 +96,6 @@ class AFL(Strategy):
     name = "afl"
     needs_losses = True
     influence = MixtureInfluence
-    only_sums = True
     still_open = "a client that claims a large loss takes over the mixture, up to its bounded share of a round"
 
     class Settings(StrategySettings):

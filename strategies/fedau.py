@@ -59,7 +59,6 @@ class FedAU(Strategy):
 
     name = "fedau"
     refuses_batch_norm = True
-    only_sums = True
     still_open = "it weighs more after it has stayed away for long, up to the bound"
 
     class Settings(StrategySettings):

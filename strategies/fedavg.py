@@ -12,7 +12,6 @@ class FedAvg(Strategy):
     """FedAvg (McMahan et al., AISTATS 2017): the average of the joined clients' models, by examples."""
 
     name = "fedavg"
-    only_sums = True
     averages = True
 
     def weight(self, reply: Reply) -> float:

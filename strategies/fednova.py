@@ -27,8 +27,8 @@ from pydantic import Field
 
 from fedappeal.settings.config import ConfigError, RunConfig
 from strategies.rounds.algorithm import Influence
-from strategies.rounds.counted_steps import FROM_RUN, CountedSteps
 from strategies.rounds.round import Model, Reply, Round
+from strategies.rounds.shared import FROM_RUN, CountedSteps
 from strategies.rounds.strategy import Strategy
 
 
@@ -68,7 +68,6 @@ class FedNova(Strategy):
 
     name = "fednova"
     refuses_batch_norm = True
-    only_sums = True
     influence = NormalisedInfluence
     still_open = "with epochs, a client that claims more examples lengthens the step of all by its share"
     from_run: ClassVar[Mapping[str, str]] = {**FROM_RUN, "momentum": "momentum"}

@@ -85,7 +85,6 @@ class MaxFL(Strategy):
     """MaxFL (Cho et al., TMLR 2024): weights clients by how winnable they are."""
 
     name = "maxfl"
-    only_sums = True
     compares_losses = True
     from_run: ClassVar[Mapping[str, str]] = {"tuning_steps": "tuning-steps", "local_steps": "local-steps"}
     untold = frozenset({"step-sizes", "local-steps"})

@@ -29,7 +29,7 @@ from fedappeal.core.requirement import Measured
 from fedappeal.settings.config import ConfigError, Count, RunConfig
 from strategies.rounds.algorithm import Influence
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.round import Instructions, Model, Reply, Round, log
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 

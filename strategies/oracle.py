@@ -16,7 +16,7 @@ were ever enrolled and have not left.
 from typing import Any
 
 from fedappeal.settings.config import ConfigError, Positive
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.round import Model, Reply, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
 
@@ -55,7 +55,6 @@ class Oracle(Strategy):
 
     name = "oracle"
     refuses_batch_norm = True
-    only_sums = True
     untold = frozenset({"probabilities"})
 
     class Settings(StrategySettings):

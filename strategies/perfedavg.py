@@ -43,7 +43,6 @@ class PerFedAvg(Strategy):
     """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that serves each client after one step of its own."""
 
     name = "perfedavg"
-    only_sums = True
     averages = True
     personal = InnerSteps
 
@@ -63,6 +62,7 @@ class PerFedAvg(Strategy):
         """Descent on the loss after one step of the client's own."""
 
         name = "maml"
+        batched = stacks = True
         knows_momentum = False
         knows_weight_decay = False
 

@@ -43,7 +43,6 @@ class PFedMe(Strategy):
     """pFedMe (T. Dinh et al., NeurIPS 2020): a model near which each client finds one of its own."""
 
     name = "pfedme"
-    only_sums = True
     averages = True
     personal = MoreauModels
 
@@ -69,6 +68,7 @@ class PFedMe(Strategy):
         """
 
         name = "moreau"
+        batched = stacks = True
         knows_momentum = False
         knows_weight_decay = False
 

@@ -38,7 +38,7 @@ def norm(vector: Vector) -> float:
     """
     factor, total = _factor(vector), 0.0
     for start, stop in _blocks(vector.size, 0):
-        part = _widened(vector[start:stop], factor)
+        part = _in_float64(vector[start:stop], factor)
         total += float(part @ part)
     return math.sqrt(total) / factor
 
@@ -67,7 +67,7 @@ def orthogonal_component(vector: Vector, basis: Vector | Sequence[Vector]) -> ND
         raise ValueError("vector or basis has values that are not finite")
     lengths = np.sqrt(np.diagonal(gram))
     nonzero = [i for i in range(1, len(rows)) if lengths[i] > 0]
-    left = _widened(vector, factors[0], copy=True)
+    left = _in_float64(vector, factors[0], copy=True)
     if not nonzero or not lengths[0]:
         return left / factors[0]
 
@@ -103,7 +103,7 @@ def _factor(vector: Vector) -> float:
     return math.ldexp(1.0, -max(-1000, min(1000, math.frexp(largest)[1]))) if math.isfinite(largest) else 1.0
 
 
-def _widened(part: Vector, factor: float, *, copy: bool = False) -> NDArray[np.float64]:
+def _in_float64(part: Vector, factor: float, *, copy: bool = False) -> NDArray[np.float64]:
     wide = part.astype(np.float64, copy=copy)
     return wide if factor == 1.0 else wide * factor
 

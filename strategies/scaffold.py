@@ -54,7 +54,7 @@ from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.algorithm import Influence
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round, under_name
 from strategies.rounds.strategy import Strategy, StrategySettings
 from strategies.rounds.sums.influence import log_norm, zeros_like
@@ -155,7 +155,6 @@ class Scaffold(Strategy):
     """SCAFFOLD (Karimireddy et al., ICML 2020): control variates take the drift out of local steps."""
 
     name = "scaffold"
-    only_sums = True
     reply_records = (CONTROL_DELTA,)
     influence = ControlInfluence
 

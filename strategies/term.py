@@ -45,7 +45,7 @@ _LARGEST = 1e300
 """Bound on ``t F_k``: differences of two such numbers are finite."""
 
 
-def tilted(loss: float, tilt: float) -> float:
+def log_tilt(loss: float, tilt: float) -> float:
     """Return ``t F_k``, the logarithm of a client's weight."""
     return min(_LARGEST, max(-_LARGEST, tilt * loss))
 
@@ -55,7 +55,7 @@ class TiltedInfluence(Influence):
 
     def log_weight(self, round: Round, reply: Reply) -> float:
         """Return ``t F_k``."""
-        return tilted(reply.claim(keys.LOSS, low=0.0), self.settings.tilt)
+        return log_tilt(reply.claim(keys.LOSS, low=0.0), self.settings.tilt)
 
 
 class TERM(Strategy):
@@ -65,7 +65,6 @@ class TERM(Strategy):
     refuses_batch_norm = True
     needs_losses = True
     influence = TiltedInfluence
-    only_sums = True
     still_open = (
         "a client that claims a large loss (with a negative tilt: a small one) outweighs the others, up to its "
         "bounded share of a round; it makes the steps of later rounds shorter"
@@ -103,7 +102,7 @@ class TERM(Strategy):
             Refused: for a loss below 0 or a model that does not fit.
         """
         gathered: LogWeightedSum = round.carry
-        log_weight = tilted(reply.claim(keys.LOSS, low=0.0), self.settings.tilt) + log(reply.counts)
+        log_weight = log_tilt(reply.claim(keys.LOSS, low=0.0), self.settings.tilt) + log(reply.counts)
         gathered.add_checked(gathered.sum.check(reply.arrays), log_weight)
 
     def finish(self, round: Round) -> Model | Kept:

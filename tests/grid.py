@@ -256,7 +256,7 @@ class Watch(Hooks):
 def time_of(grid: MemoryGrid, pace: Pace | None = None) -> Iterator[None]:
     """Let the round loop wait on the grid's clock; ``pace``: what it remembers of answer times."""
     channel = partial(Channel, clock=grid.clock, sleep=grid.clock.sleep, pace=pace or Pace())
-    with patch("strategies.rounds.exchange.exchange.Channel", channel):
+    with patch("strategies.rounds.loop.Channel", channel):
         yield
 
 

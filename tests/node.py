@@ -47,7 +47,7 @@ def participant_of(
     config: RunConfig, node: NodeSettings, store: Store, learners: Learners | None = None
 ) -> Participant:
     """Return one client that no process keeps."""
-    return Participants(learners or TaskLearners()).made(config, node, store)
+    return Participants(learners or TaskLearners()).new_participant(config, node, store)
 
 
 class Node:

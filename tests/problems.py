@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.training.requests import TrainingProblem
-from fedappeal.core.local_rule import LocalTrainingSettings
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.tasks.task import ClientData, Split, Structure, Task
 
 

@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
-from client.app import client_app
+from client.app import Clients, app_of
 from client.roster import Participants
 from client.training.models import arrays_of
 from client.training.task_learner import TaskLearners
@@ -70,7 +70,7 @@ def nodes(run: RunConfig, folder: Path | None = None) -> dict[int, Handler]:
 
     Their run's settings name no strategy, so that each message may.
     """
-    app = client_app(Participants(TaskLearners()))
+    app = app_of(Clients(Participants(TaskLearners())))
     settings = {key: value for key, value in run.as_config().items() if key != "strategy"}
 
     def node(k: int) -> Handler:

@@ -57,7 +57,7 @@ _IMPORTED = (
 """What programs and tests need. None of it starts a thread or opens a connection when it is imported."""
 _STARTING = (
     *("fedappeal.federation.superlink", "fedappeal.runs.launch.clients", "flwr.superlink.cli.flower_superlink"),
-    "flwr.supernode.start_client_internal",
+    *("flwr.supernode.start_client_internal", "flwr.supercore.superexec.executor.subprocess_executor"),
 )
 """Modules whose processes are forked from the warm one, where a forked program starts them."""
 _TIED = [sys.executable, "-P", "-m", end_with_parent.__module__]
@@ -208,7 +208,10 @@ def _program(words: list[str], env: dict[str, str]) -> list[str] | None:
     if program is None or Path(program).parent != python.parent:
         return None
     with open(program, "rb") as file:
-        return ["-P", program, *words[1:]] if file.readline() == f"#!{python}\n".encode() else None
+        interpreter = file.readline().removeprefix(b"#!")  # of a virtual environment's two or three names for one
+    of_python = Path(os.fsdecode(interpreter).strip())
+    ours = of_python.parent == python.parent and of_python.name.startswith("python")
+    return ["-P", program, *words[1:]] if ours else None
 
 
 def _ask(request: dict[str, Any], files: list[int]) -> socket.socket:
@@ -355,7 +358,7 @@ def _run_python(words: list[str]) -> None:
         sys.path[:0] = [] if safe else [os.getcwd() if words[0] == "-m" else ""]
         sys.argv[:] = [words[0], *words[2:]]
         if words[0] == "-m":
-            Path("/proc/self/comm").write_text(words[1].rpartition(".")[2])  # the name by which it is seen
+            _show_as(words[1].rpartition(".")[2])
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
             return
         main = sys.modules["__main__"] = ModuleType("__main__")
@@ -363,7 +366,13 @@ def _run_python(words: list[str]) -> None:
     else:
         sys.path[:0] = [] if safe else [str(Path(words[0]).resolve().parent)]
         sys.argv[:] = words
+        _show_as(Path(words[0]).name)
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _show_as(name: str) -> None:
+    """Set the name by which this process is seen: its first 15 characters."""
+    Path("/proc/self/comm").write_text(name)
 
 
 if __name__ == "__main__":

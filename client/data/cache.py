@@ -3,8 +3,8 @@
 import copy
 import logging
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
+from functools import lru_cache, partial
+from weakref import proxy
 
 import torch
 from torch import nn
@@ -63,12 +63,13 @@ class Cache:
         """
         self.strategy_of = strategy_of
         self._given = task
-        self.task = lru_cache(maxsize=4)(self._task)
-        self.data = lru_cache(maxsize=256)(self._data)
-        self.own_data = lru_cache(maxsize=2)(self._own_data)
-        self.initial = lru_cache(maxsize=4)(self._initial)
-        self.parts = lru_cache(maxsize=4)(self._parts)
-        self.scratch_model = lru_cache(maxsize=4)(self._scratch_model)
+        weak = proxy(self)  # in a cycle, what is loaded would stay until the collector looks at the oldest objects
+        self.task = lru_cache(maxsize=4)(partial(Cache._task, weak))
+        self.data = lru_cache(maxsize=256)(partial(Cache._data, weak))
+        self.own_data = lru_cache(maxsize=2)(partial(Cache._own_data, weak))
+        self.initial = lru_cache(maxsize=4)(partial(Cache._initial, weak))
+        self.parts = lru_cache(maxsize=4)(partial(Cache._parts, weak))
+        self.scratch_model = lru_cache(maxsize=4)(partial(Cache._scratch_model, weak))
 
     def clear(self) -> None:
         """Let go of everything."""
@@ -77,7 +78,7 @@ class Cache:
 
     def _task(self, settings: TaskSettings, data_dir: str, allowed: Allowed) -> Task:
         """Return the task."""
-        return self._given or load_task(settings, Path(data_dir) if data_dir else None, allowed)
+        return self._given or load_task(settings, data_dir, allowed)
 
     def _data(self, task: Task, partition_id: int, device: torch.device, hold_out: bool) -> ClientData:
         """Return one client's share of the task's data, on its device."""

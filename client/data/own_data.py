@@ -5,7 +5,7 @@ task's are, and split by the run's ``train-share``; the draw follows the run's s
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from client.data.own_function import find_function, load_by_function
-from client.data.raw import Raw, columns_to_scale, labels_in, read_npz, scaled, with_channel
+from client.data.raw import Raw, columns_to_scale, labels_in, read_npz, scaled_inputs, with_channel
 from client.data.refused import OwnDataError, is_function
 from fedappeal.core.places import reason
 from fedappeal.data.cells import Classes
@@ -27,9 +27,10 @@ from fedappeal.data.table import Table
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
-from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
+from fedappeal.tasks import TASKS, load_task
 from fedappeal.tasks.examples import ClientData, Split, only_tensor
-from fedappeal.tasks.partitions.assign import check_enough, split
+from fedappeal.tasks.partitions.assign import check_enough, split_rows
 from fedappeal.tasks.table_scale import standardised_data, standardises
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
@@ -50,7 +51,7 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
         OwnDataError: one line: the data, what is wrong and what is allowed.
     """
     columns = columns or Columns()
-    with named(data):
+    with naming_data(data):
         if is_function(data):
             find_function(data)
         elif is_table(data):
@@ -80,11 +81,11 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
     Raises:
         OwnDataError: one line: the data, what is wrong and what is allowed.
     """
-    with named(data):
+    with naming_data(data):
         examples = (
             load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
         )
-        split_data = _split(task.settings, client_id, examples)
+        split_data = _client_data(task.settings, client_id, examples)
         if is_table(data) and not is_function(data) and standardises(task):
             split_data = standardised_data(split_data)
     parts = split_data.train, split_data.test
@@ -110,7 +111,7 @@ def _from_files(task: Task, data: str, columns: Columns) -> Split:
     _check_enough(task.settings, len(labels))
     if is_table(data) and standardises(task):
         return Split(torch.from_numpy(columns_to_scale(task, raw)), torch.from_numpy(labels))
-    return Split(scaled(task, raw), torch.from_numpy(labels))
+    return Split(scaled_inputs(task, raw), torch.from_numpy(labels))
 
 
 def read_own_table(
@@ -152,10 +153,10 @@ def _opened_table(data: str) -> Table:
     return open_table(path)
 
 
-def _split(settings: TaskSettings, client_id: str, examples: Split | ClientData) -> ClientData:
+def _client_data(settings: TaskSettings, client_id: str, examples: Split | ClientData) -> ClientData:
     if isinstance(examples, Split):
         _check_enough(settings, len(examples))
-        rows = split(settings, client_id, np.arange(len(examples)))
+        rows = split_rows(settings, client_id, np.arange(len(examples)))
         return ClientData(*(examples.take(torch.from_numpy(part)) for part in rows))
     train, test = len(examples.train), len(examples.test)
     if not (train and test):
@@ -176,7 +177,7 @@ def _check_enough(settings: TaskSettings, examples: int) -> None:
 
 
 @contextmanager
-def named(data: str) -> Iterator[None]:
+def naming_data(data: str) -> Iterator[None]:
     """Raise every error of the block as an `OwnDataError` that names the data; a MemoryError as it is."""
     try:
         yield
@@ -207,3 +208,28 @@ def _is_folder(path: str) -> bool:
         )
         raise Unfit(DataProblem.UNREADABLE, f"{reason}; images are in a folder, one folder a class")
     return False
+
+
+def fitting_tasks(data: str, columns: Columns, tasks: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Return the number of examples for each task that the data fit, and a reason for each other one.
+
+    Args:
+        data: the owner's.
+        columns: of a table.
+        tasks: names, as a server says them; those of foreign code are left out, and tried when a run asks.
+    """
+    fits, reasons = {}, []
+    for name in dict.fromkeys(tasks):
+        if name not in TASKS.built_in:
+            continue
+        try:
+            task = load_task(RunConfig.parse({"task": name}).task_settings())
+        except (ConfigError, ImportError):  # settings of the run's, or a library, are missing here
+            continue
+        try:
+            examples = load_own_data(task, data, "", columns)
+        except OwnDataError as error:
+            reasons.append(f"{name}: {error}")
+        else:
+            fits[name] = len(examples.train) + len(examples.test)
+    return fits, reasons

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client.data.raw import check_classes, scaled
+from client.data.raw import check_classes, scaled_inputs
 from fedappeal.core.places import reason
 from fedappeal.core.plugins import Registry
 from fedappeal.data.columns import Unfit
@@ -60,7 +60,7 @@ def load_by_function(task: Task, name: str) -> Split | ClientData:
     except BaseException as error:  # the owner's code may raise anything: it must not end the client
         raise Unfit(DataProblem.UNREADABLE, f"it failed: {reason(error)}") from error
     if isinstance(loaded, ClientData):
-        return loaded.changed(lambda split: _checked(task, split))
+        return loaded.changed(lambda split: _fitting_examples(task, split))
     if _is_pair(loaded) and all(isinstance(part, Split) or _is_pair(part) for part in loaded):
         return ClientData(*(_examples(task, part) for part in loaded))
     return _examples(task, loaded)
@@ -72,7 +72,7 @@ def _is_pair(value: Any) -> bool:
 
 def _examples(task: Task, loaded: Any) -> Split:
     if isinstance(loaded, Split):
-        return _checked(task, loaded)
+        return _fitting_examples(task, loaded)
     if not _is_pair(loaded):
         raise Unfit(DataProblem.SHAPE, f"it returned {type(loaded).__name__}: {_ALLOWED}")
     x, y = loaded
@@ -81,8 +81,8 @@ def _examples(task: Task, loaded: Any) -> Split:
     if isinstance(x, Tensor | Mapping | list | tuple):
         inputs = map_tensors(_tensor, x)
     else:
-        inputs = scaled(task, _numbers(np.asarray(x)))
-    return _checked(task, Split(inputs, map_tensors(_tensor, y)))
+        inputs = scaled_inputs(task, _numbers(np.asarray(x)))
+    return _fitting_examples(task, Split(inputs, map_tensors(_tensor, y)))
 
 
 def _check_lengths(x: Structure, y: Structure) -> None:
@@ -116,7 +116,7 @@ def _tensor(leaf: Any) -> Tensor:
     return torch.tensor(array.astype(np.float32) if array.dtype == np.float64 else array)
 
 
-def _checked(task: Task, examples: Split) -> Split:
+def _fitting_examples(task: Task, examples: Split) -> Split:
     """Return examples whose inputs and labels fit the task."""
     for name, part in (("x", examples.x), ("y", examples.y)):
         for path, tensor in tensors_of(part):

@@ -18,7 +18,7 @@ from fedappeal.tasks.table_scale import takes_as_is
 from fedappeal.tasks.task import Structure, Task
 
 
-def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
+def scaled_inputs(task: Task, raw: NDArray[np.generic]) -> Structure:
     """Return inputs as `Task.inputs` makes them of raw ones of the right shape.
 
     Args:
@@ -52,9 +52,9 @@ def columns_to_scale(task: Task, raw: NDArray[np.generic]) -> NDArray[np.float64
         raw: finite numbers, shape ``(n, *input_shape)``.
 
     Raises:
-        Unfit: the task's inputs are no columns of numbers, or as `scaled`.
+        Unfit: the task's inputs are no columns of numbers, or as `scaled_inputs`.
     """
-    inputs = scaled(task, raw)
+    inputs = scaled_inputs(task, raw)
     if takes_as_is(task):
         return raw.astype(np.float64)
     columns = only_tensor(inputs)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from client.data.own_data import named, read_own_table
+from client.data.own_data import naming_data, read_own_table
 from client.data.raw import Raw, check_shape, columns_to_scale, labels_in, read_npz, with_channel
 from fedappeal.data import image_folder
 from fedappeal.data.columns import Columns, is_table
@@ -83,12 +83,12 @@ def examples_of(
     """
     is_path = isinstance(data, str | PathLike)
     name = str(data) if is_path else type(data).__name__
-    with named(name):
+    with naming_data(name):
         read = _in_files if is_path else _in_program
         examples = read(Path(data) if is_path else data, card, task, columns, scaler)
 
     def batches() -> Iterator[Batch]:
-        with named(name):
+        with naming_data(name):
             yield from examples.batches
 
     return Examples(batches(), examples.unlabelled)
@@ -99,7 +99,7 @@ def _in_files(path: Path, card: ModelCard, task: Task, columns: Columns, scaler:
         raise ValueError("no such file or folder")
     read = task.batches_in(path, columns.features, columns.label, min(BATCH, task.evaluation_batch))
     if read is not None:
-        return Examples(_numbered(read), "" if columns.label or not card.num_classes else NO_LABEL)
+        return Examples(_numbered_batches(read), "" if columns.label or not card.num_classes else NO_LABEL)
     if is_table(str(path)):
         return _in_table(open_table(path), card, task, columns, scaler)
     if columns != NO_CHOICE:
@@ -132,7 +132,7 @@ def _in_program(data: Any, card: ModelCard, task: Task, columns: Columns, scaler
         raise ValueError(f"an array of type {data.dtype} and shape {data.shape}: finite numbers are needed")
     check_shape(data.shape, card.input_shape)
     return _in_memory(
-        _scaled(with_channel(data, card.input_shape), None, card, task, scaler), None, "an array has no labels"
+        _inputs(with_channel(data, card.input_shape), None, card, task, scaler), None, "an array has no labels"
     )
 
 
@@ -145,10 +145,10 @@ def _in_table(table: Table, card: ModelCard, task: Task, columns: Columns, scale
     if not len(x):
         raise ValueError("it has no rows")
     labels = y if columns.label else None
-    return _in_memory(_scaled(x, table, card, task, scaler), labels, NO_LABEL)
+    return _in_memory(_inputs(x, table, card, task, scaler), labels, NO_LABEL)
 
 
-def _scaled(x: Raw, table: Table | None, card: ModelCard, task: Task, scaler: Scaler | None) -> "Raw | torch.Tensor":
+def _inputs(x: Raw, table: Table | None, card: ModelCard, task: Task, scaler: Scaler | None) -> "Raw | torch.Tensor":
     """Return columns as the model's clients scaled theirs.
 
     Raises:
@@ -174,7 +174,7 @@ def scaler_from(source: Any, card: ModelCard, task: Task, columns: Columns = NO_
     Raises:
         ConfigError: one line: neither is there, or it does not fit the model.
     """
-    with named(source if isinstance(source, str) else type(source).__name__):
+    with naming_data(source if isinstance(source, str) else type(source).__name__):
         if isinstance(source, str) and source.endswith(".safetensors"):
             if (scaling := read_card(Path(source)).scaling) is None:
                 raise ValueError("it is no model of a client that standardised its table")
@@ -190,7 +190,7 @@ def scaler_from(source: Any, card: ModelCard, task: Task, columns: Columns = NO_
         return Scaling.of(columns_to_scale(task, x))
 
 
-def _numbered(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Batch]:
+def _numbered_batches(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Batch]:
     first = 0
     for x, y in read:
         count = len(next(tensors_of(x))[1])
@@ -201,7 +201,7 @@ def _numbered(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Ba
 def _images(root: Path, card: ModelCard) -> Examples:
     shape = card.input_shape
     image_folder.check_image_shape(shape)
-    files, noticed, unlabelled = _labelled(root, card)
+    files, noticed, unlabelled = _labelled_images(root, card)
     if not files:
         raise ValueError(image_folder.NO_IMAGES)
     check_size(min(len(files), BATCH) * prod(shape) * _FLOAT, "a batch of its images")
@@ -219,7 +219,7 @@ def _images(root: Path, card: ModelCard) -> Examples:
     return Examples(batches(), unlabelled)
 
 
-def _labelled(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], image_folder.FolderNoticed, str]:
+def _labelled_images(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], image_folder.FolderNoticed, str]:
     """Return the images with their labels, what was noticed of them, and why they have no labels."""
     try:
         labels = image_folder.labels_of(image_folder.class_folders(root), card.class_names, card.num_classes)

@@ -300,7 +300,7 @@ class FleetConnection:
         try:
             return bundle.read_bundle(content, run.overrides)
         except ValueError as error:
-            raise MessageDropped(f"the bundle of run {run_id} cannot be read: {error}") from None
+            raise MessageDropped(f"the bundle of run {run_id} is not allowed: {error}") from None
 
     def end_of(self, run_id: int) -> str | None:
         """Return how a run has ended, as `RunEnded` has it; None: it has not, or the SuperLink says nothing."""

@@ -1,5 +1,6 @@
 """How a client redeems an invitation: it knows the federation by its fingerprint before it shows the secret."""
 
+import contextlib
 import http.client
 import json
 import ssl
@@ -25,6 +26,7 @@ _TIMEOUT = 10.0
 _TRIES_FOR = 30.0
 """Seconds in which a busy port is tried again."""
 _MOST_ANSWER = 64 * 1024
+_AGAIN = (ConnectionError, TimeoutError, http.client.HTTPException, ssl.SSLError)
 _ASK = "ask the operator for a new one (fedappeal federation invite)"
 _REFUSED = {
     "used": f"this invitation has been used: {_ASK}, unless it was you, on this device with another --state-dir",
@@ -75,13 +77,13 @@ class JoinPort:
         Args:
             key: the device's, where it may have used the invitation already.
         """
-        return self._told(JoinPath.LOOK, self.invitation.digest, key)
+        return self._answer_of(JoinPath.LOOK, self.invitation.digest, key)
 
     def redeem(self, key: ec.EllipticCurvePrivateKey) -> Mapping[str, Any]:
         """Show the secret, and have the key registered; return where to connect, and as whom."""
-        return self._told(JoinPath.REDEEM, self.invitation.secret, key)
+        return self._answer_of(JoinPath.REDEEM, self.invitation.secret, key)
 
-    def _told(self, path: str, word: bytes, key: ec.EllipticCurvePrivateKey | None) -> Mapping[str, Any]:
+    def _answer_of(self, path: str, word: bytes, key: ec.EllipticCurvePrivateKey | None) -> Mapping[str, Any]:
         context = trusting(self.ca)
         headers = http_headers(Signer(key).headers()) if key else {}
         _, content = self._ask(context, "POST", path, json.dumps({"invitation": word.hex()}), headers)
@@ -98,53 +100,57 @@ class JoinPort:
     def _ask(
         self, context: ssl.SSLContext, method: str, path: str, body: str | None = None, headers: Any = None
     ) -> tuple[http.client.HTTPMessage, bytes]:
-        """Return an answer's headers and content, of a bounded size."""
-        address, until = self.invitation.address, time.monotonic() + _TRIES_FOR
-        host, port = split_address(address)
-        proxy: Proxy | None = None
+        """Return an answer's headers and content, of a bounded size; a busy port is tried again for a while."""
+        until = time.monotonic() + _TRIES_FOR
         while True:
             try:
-                proxy = proxy_of(host, tls=True)
-                connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
-                try:
-                    tunnelled(connection, proxy).request(method, path, body, headers or {})
-                    answer = connection.getresponse()
-                    content = answer.read(_MOST_ANSWER)
-                finally:
-                    connection.close()
-                if (
-                    answer.status in (HTTPStatus.OK, HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED)
-                    or body is not None
-                ):
-                    return answer.headers, content
-                raise self._another("no federation answers at")
-            except ssl.SSLCertVerificationError as error:
-                is_name = error.verify_code in WRONG_NAME
-                what = f"a certificate for another name than '{host}'" if is_name else "another certificate"
-                raise self._another(f"{what} ({error.verify_message}) comes from") from None
-            except ConnectionRefusedError as error:
-                if proxy:
-                    raise ConfigError(unreachable(error, address, host, proxy)) from None
-                raise ConfigError(
-                    f"nothing listens at {address}, which is open only while an invitation can be used: this one may "
-                    f"have been used, withdrawn or expired, or the federation is not running: {_ASK}"
-                ) from None
-            except (ConnectionError, TimeoutError, http.client.HTTPException, ssl.SSLError) as error:
-                if time.monotonic() < until and not isinstance(error, ssl.SSLError):
-                    time.sleep(1.0)
-                    continue
-                if isinstance(error, TimeoutError):
-                    raise ConfigError(unreachable(error, address, host, proxy)) from None
-                raise self._another("what is no federation answers at") from None
+                status, headers_of_it, content = self._ask_once(context, method, path, body, headers or {})
+                break
+            except _AGAIN as error:
+                if isinstance(error, ssl.SSLError | ConnectionRefusedError) or time.monotonic() >= until:
+                    raise self._why_unreachable(error) from None
+                time.sleep(1.0)
             except OSError as error:
-                raise ConfigError(unreachable(error, address, host, proxy)) from None
+                raise self._why_unreachable(error) from None
+        if body is None and status not in (HTTPStatus.OK, HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED):
+            raise self._another("no federation answers at")
+        return headers_of_it, content
+
+    def _ask_once(
+        self, context: ssl.SSLContext, method: str, path: str, body: str | None, headers: Any
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        host, port = split_address(self.invitation.address)
+        connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
+        with contextlib.closing(connection):
+            tunnelled(connection, proxy_of(host, tls=True)).request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read(_MOST_ANSWER)
+
+    def _why_unreachable(self, error: Exception) -> ConfigError:
+        """Return why there is no answer, with what to do."""
+        address, proxy = self.invitation.address, self._proxy()
+        host = split_address(address)[0]
+        if isinstance(error, ssl.SSLCertVerificationError):
+            is_name = error.verify_code in WRONG_NAME
+            what = f"a certificate for another name than '{host}'" if is_name else "another certificate"
+            return self._another(f"{what} ({error.verify_message}) comes from")
+        if isinstance(error, ConnectionRefusedError) and not proxy:
+            return ConfigError(
+                f"nothing listens at {address}, which is open only while an invitation can be used: this one may "
+                f"have been used, withdrawn or expired, or the federation is not running: {_ASK}"
+            )
+        if isinstance(error, TimeoutError | ConnectionRefusedError) or not isinstance(error, _AGAIN):
+            return ConfigError(unreachable(error, address, host, proxy))  # type: ignore[arg-type]
+        return self._another("what is no federation answers at")
+
+    def _proxy(self) -> Proxy | None:
+        """Return the proxy on the way; None if there is none, or the settings name none that can be used."""
+        with contextlib.suppress(OSError):
+            return proxy_of(split_address(self.invitation.address)[0], tls=True)
+        return None
 
     def _another(self, what: str) -> ConfigError:
-        address = self.invitation.address
-        try:
-            proxy = proxy_of(split_address(address)[0], tls=True)
-        except OSError:
-            proxy = None
+        address, proxy = self.invitation.address, self._proxy()
         between = f"{proxy}, or another one, is in between" if proxy else "a proxy is in between"
         return ConfigError(
             f"{what} {address}: {between}, or the address leads elsewhere now: try another network, or ask "

@@ -60,7 +60,7 @@ def unreachable(error: OSError, address: str, host: str, proxy: Proxy | None) ->
     return f"{address} is not reachable: {reason}"
 
 
-def _answered(raw: socket.socket) -> str:
+def _spoken_protocol(raw: socket.socket) -> str:
     """Return the protocol in which a server answers gRPC's greeting; empty: in none."""
     try:
         raw.sendall(GREETING)
@@ -73,7 +73,7 @@ def _answered(raw: socket.socket) -> str:
 
 
 def _in_plaintext(raw: socket.socket, address: str) -> str:
-    if spoken := _answered(raw):
+    if spoken := _spoken_protocol(raw):
         return spoken
     if speaks_tls(split_address(address), raw.gettimeout()):
         raise NotConnected(f"the SuperLink at {address} speaks TLS: give root-certificates instead of insecure")
@@ -95,7 +95,7 @@ def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
     context.set_alpn_protocols(["http/1.1"] if connection.transport == HTTP else [ALPN, "http/1.1"])
     try:
         with context.wrap_socket(raw, server_hostname=host) as secure:
-            spoken = GRPC if secure.selected_alpn_protocol() == ALPN else _answered(secure)
+            spoken = GRPC if secure.selected_alpn_protocol() == ALPN else _spoken_protocol(secure)
     except ssl.SSLCertVerificationError as error:
         served = served_certificate(split_address(address), raw.gettimeout())
         if error.verify_code in WRONG_NAME:

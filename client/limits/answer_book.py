@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -39,23 +38,6 @@ _NOT_ASKED = frozenset({keys.SERVER_ROUND, keys.RUN_KEY, keys.LAYOUT, keys.MANDA
 """Keys of a message that change nothing of what is answered, or name the round."""
 
 log = logging.getLogger("fedappeal.client")
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question about a model: which message, run and round, and a hash of the rest.
-
-    Attributes:
-        kind: ``train`` or ``evaluate``.
-        run: the run-key; of a run without one, its number.
-        server_round: the round.
-        digest: equal for equal models and settings.
-    """
-
-    kind: str
-    run: str
-    server_round: int
-    digest: str
 
 
 def question_digest(models: Mapping[str, str], config: Mapping[str, object]) -> str:
@@ -140,29 +122,36 @@ class AnswerBook:
         """Return the runs that asked something, the latest last."""
         return list(self._read().runs)
 
-    def answer(self, question: Question, limits: Limits) -> None:
-        """Count a question that is about to be answered.
+    def answer(self, kind: str, run_key: str, number: int, digest: str, limits: Limits) -> None:
+        """Count a question about a model that is about to be answered.
+
+        Args:
+            kind: `TRAIN` or `EVALUATE`.
+            run_key: the run's; of a run without one, its number.
+            number: of the round.
+            digest: equal for equal models and settings.
+            limits: the owner's.
 
         Raises:
             LimitReached: if it may not be answered, or the counts cannot be read.
         """
-        number, round_name = question.server_round, f"round {question.server_round} of this run"
+        round_name = f"round {number} of this run"
         most, limit = 1, "it trains one model with one set of settings a round"
-        if question.kind == EVALUATE:
+        if kind == EVALUATE:
             most, limit = limits.max_evaluations, f"max-evaluations = {limits.max_evaluations}"
         with self._changed() as content:
-            run = content.run(question.run)
-            rounds: Rounds = getattr(run, question.kind)
+            run = content.run(run_key)
+            rounds: Rounds = getattr(run, kind)
             if number not in rounds and len(rounds) >= KEPT_ROUNDS and number < min(rounds):
                 raise LimitReached(f"{round_name} is over: this client was asked about round {max(rounds)}")
             questions = rounds.get(number, {})
-            if question.digest not in questions and most and len(questions) >= most:
+            if digest not in questions and most and len(questions) >= most:
                 raise LimitReached(f"this client has answered another question in {round_name}: {limit}")
-            if (times := questions.get(question.digest, 0)) >= MOST_REPEATS:
+            if (times := questions.get(digest, 0)) >= MOST_REPEATS:
                 raise LimitReached(f"this client has answered the same question {times} times in {round_name}")
             if number not in run.train and number not in run.evaluate:
                 content.count("rounds", limits.max_rounds, self._today())
-            rounds[number] = {**questions, question.digest: times + 1}
+            rounds[number] = {**questions, digest: times + 1}
             for old in sorted(rounds)[:-KEPT_ROUNDS]:
                 del rounds[old]
 
@@ -189,7 +178,7 @@ class AnswerBook:
             content.begin_day(self._today())
             content.counts.bytes += count
 
-    def moved(self) -> int:
+    def bytes_moved(self) -> int:
         """Return the bytes that were sent and fetched today."""
         content = self._read()
         return content.counts.bytes if content.day == self._today() else 0

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from client.settings import NodeSettings
-from fedappeal.core.algorithm import ClientSide
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
 
@@ -47,23 +46,7 @@ class Disclosure:
             ConfigError: one line for the server: the run cannot.
         """
         needs = (keys.NEEDS_LOSS, keys.NEEDS_WEIGHT, keys.NEEDS_APPEAL, keys.NEEDS_TRAIN_SPLIT)
-        self._check(*(bool(config.get(key, 0)) for key in needs))
-
-    def check_train(self, algorithm: ClientSide) -> None:
-        """Check that a strategy can do without what stays here, before its TRAIN is answered in any way.
-
-        Raises:
-            ConfigError: one line for the server: it cannot.
-        """
-        self._check(algorithm.needs_losses, algorithm.needs_weight, algorithm.needs_appeal)
-
-    def check_split(self, split: str) -> None:
-        """Check that an EVALUATE may be answered.
-
-        Raises:
-            ConfigError: one line for the server: it asks about training examples.
-        """
-        self._check(train_split=split in (keys.TRAIN_SPLIT, keys.HELD_OUT_SPLIT))
+        self.check(*(bool(config.get(key, 0)) for key in needs))
 
     def of_evaluation(self, metrics: Mapping[str, V]) -> dict[str, V]:
         """Return what of an EVALUATE's answer may leave the device."""
@@ -79,10 +62,14 @@ class Disclosure:
             hidden |= {key for key in metrics if key in keys.APPEALS or key.startswith(keys.PREFERRED)}
         return {key: value for key, value in metrics.items() if key not in hidden}
 
-    def _check(
+    def check(
         self, loss: bool = False, weight: bool = False, appeal: bool = False, train_split: bool = False
     ) -> None:
-        """Compare what a run needs with what may be told."""
+        """Check that a run, or a message of it, needs nothing that stays here.
+
+        Raises:
+            ConfigError: one line for the server: it does.
+        """
         node = self.node
         for setting, needed, allowed, reason in (
             ("report-loss", loss, self.loss, "its strategy needs the clients' losses"),

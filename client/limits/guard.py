@@ -13,14 +13,15 @@ from typing import Any
 import psutil
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 
-from client.limits.answer_book import EVALUATE, TRAIN, AnswerBook, Question, question_digest
+from client.limits.answer_book import EVALUATE, TRAIN, AnswerBook, question_digest
 from client.limits.limits import MEGABYTE, LimitReached, Limits, read_limits
 from client.state import preferred
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store, StoredRecord
+from fedappeal.core.local_rule import LocalRule, Store, StoredRecord
 from fedappeal.flower.messages import seconds_left
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
+from fedappeal.settings.training import LocalTrainingSettings
 
 KEPT_RUNS = 20
 """Latest runs of which everything is kept."""
@@ -76,7 +77,7 @@ def _oldest_first(store: DiskStore, book: AnswerBook, served: str) -> list[str]:
     order = {key: place for place, key in enumerate(book.runs())}
     names = [name for name in store.names() if name.startswith(_RUN)]
     keys = [name.removeprefix(_RUN) for name in names if name != _RUN + served]
-    return [*sorted(keys, key=lambda key: (order.get(key, -1), store.written(_RUN + key))), served]
+    return [*sorted(keys, key=lambda key: (order.get(key, -1), store.written_at(_RUN + key))), served]
 
 
 def _forget(store: DiskStore, key: str, runs: Sequence[str], *, keep_mark: bool) -> None:
@@ -188,7 +189,7 @@ class Deadline:
         Raises:
             LimitReached: if not.
         """
-        if (owed := self.owed()) > _SHORTEST_REST:
+        if (owed := self.seconds_owed()) > _SHORTEST_REST:
             self.sleep(min(owed, max(0.0, self.until - self.clock())))
         now = self.clock()
         if now >= self.until:
@@ -199,7 +200,7 @@ class Deadline:
                 most = self.max_memory / MEGABYTE
                 raise LimitReached(f"the work takes more memory than this client's max-memory = {most:g} MB")
 
-    def owed(self) -> float:
+    def seconds_owed(self) -> float:
         """Return the seconds for which work has to wait.
 
         After them, it has taken no more cores than it may.
@@ -287,7 +288,7 @@ class Guard:
         config = config_of(message)
         run = str(config.get(keys.RUN_KEY, "")) or f"run {message.metadata.run_id}"
         server_round = int(config.get(keys.SERVER_ROUND, 0))
-        self._book.answer(Question(kind, run, server_round, question_digest(models, config)), self.limits)
+        self._book.answer(kind, run, server_round, question_digest(models, config), self.limits)
 
     def check_training(self, rule: LocalRule, training: LocalTrainingSettings, examples: int) -> None:
         """Check that a training takes no more gradients than the owner allows.
@@ -338,7 +339,7 @@ class Guard:
 
     def moved_today(self) -> int:
         """Return the bytes of models that were sent and fetched today (UTC)."""
-        return self._book.moved() if self._book is not None else 0
+        return self._book.bytes_moved() if self._book is not None else 0
 
     def begin_run(self, run_key: str, initial: ArrayRecord) -> None:
         """Count a run that begins.

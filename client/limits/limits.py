@@ -192,8 +192,8 @@ def describe_limits(limits: Limits) -> list[str]:
     values = limits.as_config()
     lines = []
     for key, field in Limits.described().items():
-        other = "" if values[key] == field.default else f" (default {_shown(key, field.default)})"
-        lines.append(f"{key:<16} {_shown(key, values[key]):>8} {fact(field, 'unit'):<12} {field.description}{other}")
+        other = "" if values[key] == field.default else f" (default {_text(key, field.default)})"
+        lines.append(f"{key:<16} {_text(key, values[key]):>8} {fact(field, 'unit'):<12} {field.description}{other}")
     return lines
 
 
@@ -204,7 +204,7 @@ def shown_default(value: Scalar) -> str:
     return value or "always" if isinstance(value, str) else f"{value:g}"
 
 
-def _shown(key: str, value: Scalar) -> str:
+def _text(key: str, value: Scalar) -> str:
     if isinstance(value, bool | str):
         return shown_default(value)
     return "none" if key.startswith("max-") and not value else f"{value:,.10g}"

@@ -27,7 +27,7 @@ DELTA = 1e-5
 
 
 @dataclass(frozen=True)
-class Noise:
+class PrivacyNoise:
     """Gaussian noise on every parameter; an epsilon of 0 is none."""
 
     epsilon: float
@@ -53,7 +53,7 @@ class Protection:
     """
 
     norm: float
-    noise: Noise
+    noise: PrivacyNoise
     by: str = ""
 
     @classmethod
@@ -62,8 +62,8 @@ class Protection:
         norm = min(filter(None, (config.clipping_norm, node.clipping_norm)), default=0.0)
         # The run's sensitivity is the server's word; two updates of this norm are at most twice the norm apart.
         noises = [
-            Noise(config.dp_epsilon, config.dp_delta, config.dp_sensitivity),
-            Noise(node.dp_epsilon, DELTA, 2 * norm),
+            PrivacyNoise(config.dp_epsilon, config.dp_delta, config.dp_sensitivity),
+            PrivacyNoise(node.dp_epsilon, DELTA, 2 * norm),
         ]
         owns = bool(node.clipping_norm) and norm != config.clipping_norm
         return cls(norm, max(noises, key=lambda noise: noise.deviation), " of this client's owner" if owns else "")
@@ -86,7 +86,7 @@ class Protection:
             raise ConfigError(f"{subject} with this model: '{name}' is not floating point (0)")
 
 
-def protected(
+def protected_records(
     participant: Participant, message: Message, update: Mapping[str, ArrayRecord]
 ) -> Mapping[str, ArrayRecord]:
     """Return the records of a joined reply as the run's and the owner's privacy settings let them leave.
@@ -112,7 +112,7 @@ def protected(
     if noise.epsilon:
         settings: Mapping[str, Any] = message.content[keys.CONFIG]
         if length == 0:  # Flower's mod divides by it
-            local = _nudged(local)
+            local = _nudged_model(local)
         # By the update, not by the question: were the data to change between two, equal noise would cancel.
         seed = draw_seed(
             config.seed,
@@ -147,7 +147,7 @@ def _views(model: ArrayRecord, names: Iterable[str]) -> list[NDArray]:
     return [view(model[name]) for name in names]
 
 
-def _nudged(model: ArrayRecord) -> ArrayRecord:
+def _nudged_model(model: ArrayRecord) -> ArrayRecord:
     """Return the model with its first value moved by about a millionth."""
     arrays = {name: view(array).copy() for name, array in model.items()}
     first = next(iter(arrays.values())).reshape(-1)

@@ -63,12 +63,12 @@ def page_data(folder: Path) -> dict[str, Any]:
         "battery": battery(),
         "runs": [_run(run, files.get(run.run_key)) for run in reversed(status.runs)],
         "decisions": _decisions(status.runs),
-        "sent": _sent(folder),
+        "sent": _receipts(folder),
         "models": models,
     }
 
 
-def _sent(folder: Path) -> dict[str, Any]:
+def _receipts(folder: Path) -> dict[str, Any]:
     """Return the latest receipts of replies, the latest first, and what is wrong with them."""
     kept = read_receipts(folder)
     receipts = [

@@ -44,10 +44,10 @@ def try_models(folder: Path, name: str, content: bytes) -> dict[str, Any]:
         file = data / f"yours{ending}"
         file.write_bytes(content)
         given = file if ending in _TABLES else data
-        return {"models": [_asked(store.path(record), card, given, Path(temporary)) for record, card in models]}
+        return {"models": [_answers(store.path(record), card, given, Path(temporary)) for record, card in models]}
 
 
-def _asked(model: Path, card: ModelCard, data: Path, temporary: Path) -> dict[str, Any]:
+def _answers(model: Path, card: ModelCard, data: Path, temporary: Path) -> dict[str, Any]:
     """Return one model's answers, or in ``problem`` why it has none."""
     whose, output = "shared" if card.which == "global" else "own", temporary / "answers.jsonl"
     output.unlink(missing_ok=True)

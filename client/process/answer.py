@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Self
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
@@ -43,24 +42,21 @@ _QUOTED = re.compile(r"""'[^'\n]*[/\\].*?'(?=[\s:;,.)\]]|$)|"[^"\n]*[/\\][^"\n]*
 _BARE = re.compile(r"""(?:(?<=[\s=:(\[,;])|^)(?:~|\.{1,2}|[A-Za-z]:|file:)?[/\\][^\s'",;)\]]*""")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answer:
     """A client's answer to one message, for its owner to see.
 
     Attributes:
         message: what was asked.
-        reply: what was answered.
         outcome: what the client did.
+        reply: what was answered.
     """
 
     message: Message
-    reply: Message
     outcome: Outcome
 
-    @classmethod
-    def of(cls, message: Message, outcome: Outcome) -> Self:
-        """Return the answer that an outcome is."""
-        return cls(message, outcome.reply(message), outcome)
+    def __post_init__(self) -> None:
+        self.reply = self.outcome.reply(self.message)
 
     @property
     def kind(self) -> str:
@@ -141,13 +137,13 @@ class Answer:
             "kind": printable(self.message.metadata.message_type.partition(".")[0], _LONGEST_NAME),
             "model": content_hash(model) if isinstance(model, ArrayRecord) else "",
             "decision": self.outcome.what,
-            "told": {printable(key, _LONGEST_NAME): _shown(told[key]) for key in islice(told, _MOST_NAMES)},
+            "told": {printable(key, _LONGEST_NAME): _figure(told[key]) for key in islice(told, _MOST_NAMES)},
             "bytes": content_size(content),
             "hash": content_id,
         }
 
 
-def _shown(value: object) -> object:
+def _figure(value: object) -> object:
     """Return a figure of a reply for its receipt: a number, or a short text of anything else."""
     return value if isinstance(value, int | float) and math.isfinite(value) else printable(value, LONGEST)
 

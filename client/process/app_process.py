@@ -17,6 +17,7 @@ import subprocess  # nosec B404 # our own modules alone
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from flwr.clientapp import ClientApp
 from client.limits.limits import LimitReached
 from client.process.sandbox import can_confine, python_path
 from client.volunteer import Call, VolunteerApp
-from fedappeal.flower.bundle import unpack_app
+from fedappeal.flower.bundle import BundleRefused, unpack_app
 from fedappeal.flower.messages import be_sender, seconds_left, set_message_id
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.packing import content_bytes
@@ -40,6 +41,10 @@ _MOST_TOLD = 1 << 20
 """Bytes of a reply besides its arrays."""
 _TIMES_A_MODEL = 8
 """Largest models that a reply and what the app keeps may be together."""
+_LOOK = 0.25
+"""Seconds between two looks at the memory of its processes."""
+_ENVIRONMENT = ("PATH", "LANG", "VIRTUAL_ENV", "OMP_NUM_THREADS")
+"""Variables that the app's process has from the client's: on how many cores it calculates is the owner's to say."""
 _LINES = 200
 """Lines of the app's output that are logged a message."""
 _LONGEST_LINE = 500
@@ -99,7 +104,7 @@ class AppProcess:
         readable: what the app may read besides Python: its data.
         private: what it must not be able to read: state folder and keys.
         confined: whether it is confined; else it can do what its owner can.
-        memory: bytes that it may take; 0: any number.
+        memory: bytes that its processes may take together, and each of them; 0: any number.
         bundle: the bundle that has the app, which its process unpacks; empty: it is installed.
     """
 
@@ -115,6 +120,7 @@ class AppProcess:
     _folder: Any = None
     _lines: int = 0
     _largest: int = 0
+    _too_large: int = 0
 
     def check(self) -> None:
         """Check that the app can be confined as its owner asks.
@@ -171,6 +177,8 @@ class AppProcess:
         except (BrokenPipeError, EOFError):
             code = self.end()
             why = "did not answer in time, and was ended" if late.is_set() else f"ended (exit code {code})"
+            if process.pid == self._too_large:
+                why = f"and what it started take more than this client's max-memory = {self.memory / 1e6:g} MB"
             raise LimitReached(f"the app's process {why}") from None
         except ValueError as error:
             self.end()
@@ -215,20 +223,11 @@ class AppProcess:
         if self.confined:
             readable = os.pathsep.join(self._readable())
             words = ["client.process.sandbox", readable, self._folder.name, str(self.memory), *words]
-        environment = {key: os.environ[key] for key in ("PATH", "LANG", "VIRTUAL_ENV") if key in os.environ}
+        environment = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
         environment |= {"TMPDIR": self._folder.name, "HOME": self._folder.name, "PYTHONPATH": python_path()}
+        python = [sys.executable, "-P", "-m"]
         process = subprocess.Popen(  # nosec B603 # our own modules
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "fedappeal.system.process_end",
-                str(os.getpid()),
-                sys.executable,
-                "-P",
-                "-m",
-                *words,
-            ],
+            [*python, "fedappeal.system.process_end", str(os.getpid()), *python, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -240,6 +239,8 @@ class AppProcess:
         os.close(write)
         self._process, self._replies = process, os.fdopen(read, "rb", buffering=0)
         threading.Thread(target=self._log, args=(process,), daemon=True).start()
+        if self.memory:
+            threading.Thread(target=self._bound, args=(process,), daemon=True).start()
         return process
 
     def _readable(self) -> list[str]:
@@ -267,6 +268,17 @@ class AppProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
+    def _bound(self, process: "subprocess.Popen[bytes]") -> None:
+        """End the app once its processes take too much memory together; the kernel bounds each of them alone."""
+        from fedappeal.system.memory import holds_more  # psutil is nothing for the confined process
+
+        while process.poll() is None:
+            if holds_more(process.pid, self.memory) and process.poll() is None:
+                self._too_large = process.pid
+                self._kill(process, threading.Event())
+                return
+            time.sleep(_LOOK)
+
     def _log(self, process: "subprocess.Popen[bytes]") -> None:
         """Log what the app writes, a bounded number of lines a message."""
         assert process.stdout is not None
@@ -287,7 +299,10 @@ def _load_app(name: str, bundle: bytes) -> Call:
     module, _, attribute = name.partition(":")
     if bundle:
         folder = Path("bundle").absolute()
-        unpack_app(bundle, folder)
+        try:
+            unpack_app(bundle, folder)
+        except BundleRefused as error:
+            raise BundleRefused(f"the bundle is not allowed: {error}") from None
         sys.path[:0] = [str(folder)] if str(folder) not in sys.path else []
         in_bundle = {entry.stem for entry in folder.iterdir() if entry.is_dir() or entry.suffix == ".py"}
         for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] in in_bundle]:

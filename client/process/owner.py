@@ -148,7 +148,7 @@ def reset(folder: Path, forget: bool = False) -> str:
         elif has_left:
             RunMemory(store, name.removeprefix("run-")).leave(0)
     if forget:
-        for name in store.damaged():
+        for name in store.damaged_names():
             if name not in KEPT:
                 store.delete(name)
         Activity(folder).forget()

@@ -9,8 +9,8 @@ from client.process.app_process import AppProcess
 from client.settings import BUNDLE, AppSettings, Connection, NodeSettings
 from client.volunteer import AppClients
 from fedappeal.flower.bundle import LARGEST, RunSettings, check_app, read_bundle
-from fedappeal.settings.config import ConfigError, Scalar
-from fedappeal.settings.model import scalar
+from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import key_and_value
 
 
 class OwnersApp:
@@ -77,12 +77,7 @@ def clients_of(
     Raises:
         ConfigError: it cannot be confined, or a setting is not allowed.
     """
-    config: dict[str, Scalar] = {}
-    for pair in app.app_config.split():
-        key, given, value = pair.partition("=")
-        if not key or not given:
-            raise ConfigError(f"app-config = '{pair}' is not allowed: KEY=VALUE")
-        config[key] = scalar(value)
+    config = dict(key_and_value(pair, "app-config") for pair in app.app_config.split())
     if node.data:
         config["data"] = node.data
     process = AppProcess(

@@ -308,7 +308,7 @@ class _Client:
             answer.remember(self._activity, settings.config, seconds)
         self._tell(answer.kind, answer.line(seconds), message)
         if (deadline := self._guard.deadline) is not None:  # what max-cpu still asks of work that is over
-            self._wait(deadline.owed())
+            self._wait(deadline.seconds_owed())
 
     def _send(self, fleet: FleetConnection, answer: Answer, seconds: float, until: float) -> None:
         """Send an answer, once its receipt is on the disk.
@@ -347,7 +347,7 @@ class _Client:
         until = about.created_at + about.ttl
         reply = error_reply(str(refused), refused.about)
         with contextlib.suppress(MessageDropped):
-            self._send(fleet, Answer(refused.about, reply, Outcome(FAILED, str(refused))), 0.0, until)
+            self._send(fleet, Answer(refused.about, Outcome(FAILED, str(refused), replied=reply)), 0.0, until)
 
     def _work(self, node_id: int, message: Message, settings: RunSettings) -> Answer:
         run_id = message.metadata.run_id
@@ -358,12 +358,13 @@ class _Client:
         try:
             if self.begin is not None:
                 self.begin(settings)
-            return Answer.of(message, self.answer(message, context))
+            return Answer(message, self.answer(message, context))
         except BaseException as error:  # the owner's function and plug-ins may raise anything, and end nothing
             LOGGER.debug("the message could not be answered", exc_info=True)
             reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             owners = (self.node.state_dir, self.node.data, self.node.data_dir, self.connection.key)
-            return Answer(message, error_reply(reason_of(error, owners), message), Outcome(FAILED, reason))
+            reply = error_reply(reason_of(error, owners), message)
+            return Answer(message, Outcome(FAILED, reason, replied=reply))
         finally:
             self._states[run_id] = context.state
             while len(self._states) > KEPT_RUNS:

@@ -16,7 +16,7 @@ from client.outcome import DECLINED, WAITING
 from client.process.owner import PAUSED, client_name, departures, resting, store_of
 from client.state.activity import ENDED_EARLY, ENDED_LINES, OVER, RUN_FAILED, RUN_STOPPED, Activity, RunActivity
 from client.state.preferred import describe_preferred
-from client.state.receipts import Sent
+from client.state.receipts import ReceiptChain
 from client.state.signs import AWAY, CONNECTING, event_of, work_of
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
@@ -226,7 +226,7 @@ def describe(folder: Path) -> list[str]:
     return lines + describe_preferred(store)
 
 
-def receipt_lines(kept: Sent) -> list[str]:
+def receipt_lines(kept: ReceiptChain) -> list[str]:
     """Return the receipts, three lines each, and how many there are."""
     lines = []
     for line in kept.receipts:

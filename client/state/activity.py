@@ -136,7 +136,7 @@ def judged_of(
 
 
 @dataclass(frozen=True)
-class Decided:
+class PastDecision:
     """What a client answered to one message, or that it rested, and why.
 
     Attributes:
@@ -195,10 +195,10 @@ class RunActivity:
     ended: str = ""
     test: Judged | None = None
     curve: tuple[tuple[int, FiniteFloat], ...] = ()
-    decisions: tuple[Decided, ...] = ()
+    decisions: tuple[PastDecision, ...] = ()
 
     @property
-    def latest_answer(self) -> Decided | None:
+    def latest_answer(self) -> PastDecision | None:
         """The latest decision that is no rest.
 
         None where there is none.
@@ -302,7 +302,7 @@ class Activity:
             earlier = tuple(point for point in curve if point[0] < server_round)  # a resumed run repeats rounds
             test, curve = judged, (*earlier, (server_round, judged.score))[-KEPT_FIGURES:]
         if decided:
-            latest = Decided(now, server_round, decided[0], printable(decided[1], _LONGEST_REASON))
+            latest = PastDecision(now, server_round, decided[0], printable(decided[1], _LONGEST_REASON))
             decisions = (*decisions, latest)[-KEPT_DECISIONS:]
         runs[run_key] = replace(
             run,
@@ -333,7 +333,7 @@ class Activity:
             latest = run.decisions[-1] if run.decisions and not run.ended else None
             if latest is not None and latest.what not in _NEVER_ASKED_AGAIN:
                 before = run.decisions[:-1] if latest.what == RESTED else run.decisions
-                decision = Decided(now, latest.server_round, RESTED, printable(why, _LONGEST_REASON))
+                decision = PastDecision(now, latest.server_round, RESTED, printable(why, _LONGEST_REASON))
                 resting[run.run_key] = replace(run, decisions=(*before, decision)[-KEPT_DECISIONS:])
         if resting:
             self._keep({**runs, **resting})

@@ -64,7 +64,7 @@ def kept_models(store: DiskStore) -> dict[str, ModelCard]:
 
 def _newest_first(store: DiskStore) -> list[str]:
     names = [name for name in store.names() if name.startswith(f"{LATEST}-")]
-    return sorted(names, key=store.written, reverse=True)
+    return sorted(names, key=store.written_at, reverse=True)
 
 
 def _line(store: DiskStore, name: str) -> str:

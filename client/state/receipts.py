@@ -31,7 +31,7 @@ log = logging.getLogger("fedappeal.client")
 
 
 @dataclass(frozen=True)
-class Sent:
+class ReceiptChain:
     """The receipts of a client.
 
     Attributes:
@@ -101,14 +101,14 @@ class Receipts:
         self._number = max(last, self._confirmed)
 
 
-def read_receipts(folder: Path) -> Sent:
+def read_receipts(folder: Path) -> ReceiptChain:
     """Read and check the receipts in a state folder."""
     files = [folder / name for name in (EARLIER, SENT, LATEST)]
     return _read(folder, tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files))
 
 
 @lru_cache(maxsize=1)
-def _read(folder: Path, written: object) -> Sent:
+def _read(folder: Path, written: object) -> ReceiptChain:
     """Read the receipts; ``written``: when the files were, as a page asks each second."""
     receipts, problems, checks = list[dict[str, Any]](), list[str](), dict[int, str]()
     latest, before, last = _latest(folder), "", 0
@@ -129,7 +129,7 @@ def _read(folder: Path, written: object) -> Sent:
     elif not latest and confirmed - {0, None}:
         problems.append(f"{LATEST} is missing or damaged")
     sent = tuple({**line, "sent": line.get("number") in confirmed} for line in receipts)
-    return Sent(sent, problems[0] if problems else "")
+    return ReceiptChain(sent, problems[0] if problems else "")
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, dict[str, Any], str, bool]]:

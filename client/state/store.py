@@ -108,7 +108,7 @@ class DiskStore:
             return self.values(name) or {}
         return {}
 
-    def written(self, name: str) -> float:
+    def written_at(self, name: str) -> float:
         """Return when the record of that name was written, in seconds since the epoch."""
         path = self.path(name)
         return (path if path.exists() else self._copy(name)).stat().st_mtime
@@ -141,7 +141,7 @@ class DiskStore:
         if self.path(name).exists():
             set_aside(self.path(name))
 
-    def damaged(self) -> list[str]:
+    def damaged_names(self) -> list[str]:
         """Return the names of the records of which something was put aside, sorted."""
         return sorted({file.name.partition(".safetensors.")[0] for file in self.folder.glob(f"*.{DAMAGED}*")})
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from client.training.devices import on_device, on_host
 from client.training.noise import begin_forward_pass
 from fedappeal.core.requirement import Evaluation
 from fedappeal.settings.config import ConfigError
@@ -24,7 +26,7 @@ def arrays_of(model: nn.Module, names: Collection[str] | None = None) -> dict[st
     """Return copies of parameters and buffers by name, on the CPU; all, or those named."""
     arrays = model.state_dict()
     chosen = names_of(model) if names is None else (name for name in arrays if name in names)
-    return {name: np.array(arrays[name].detach().cpu().numpy()) for name in chosen}
+    return {name: np.array(array) for name, array in on_host({name: arrays[name] for name in chosen}).items()}
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
@@ -33,7 +35,8 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     Raises:
         RuntimeError: if names or shapes differ from the model's.
     """
-    tensors = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+    device = next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
+    tensors = {name: on_device(torch.from_numpy(np.array(a)), device) for name, a in arrays.items()}
     loaded = model.load_state_dict(tensors, strict=False)
     if not (loaded.unexpected_keys or loaded.missing_keys):
         return
@@ -92,14 +95,14 @@ def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
     if task.loss_is_mean or len(data) <= task.evaluation_batch:
         losses = (task.loss(task.forward(model, batch.x), batch.y, reduction="sum") for batch in batches(task, data))
     else:
-        losses = _linearised(task, model, data)
+        losses = _linear_losses(task, model, data)
     total = reduce(
         torch._foreach_add, (torch.autograd.grad(loss, parameters, materialize_grads=True) for loss in losses)
     )
     return list(torch._foreach_div(total, float(len(data))))
 
 
-def _linearised(task: Task, model: nn.Module, data: Split) -> Iterator[Tensor]:
+def _linear_losses(task: Task, model: nn.Module, data: Split) -> Iterator[Tensor]:
     """Yield a scalar for each piece of the data.
 
     It has the gradient of the piece's part in the sum of the loss.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from client.training.devices import on_device
 from fedappeal.protocol.draws import TORCH_GENERATOR, draw_seed
 
 KEYED = "keyed"
@@ -109,7 +110,7 @@ class DropoutMasks:
             self._bits.state = self._fresh | {"state": {"counter": counter, "key": key}}
             self._generator.random(out=of_client, dtype=np.float32)
         self._layer += 1
-        return torch.from_numpy(drawn).ge_(rate).div_(1 - rate).to(device)
+        return on_device(torch.from_numpy(drawn).ge_(rate).div_(1 - rate), device)
 
 
 _ACTIVE = threading.local()

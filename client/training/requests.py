@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.limits.guard import Deadline
+from client.training.devices import on_device, on_host
 from client.training.models import FLOAT32, arrays_of, evaluate, forward, load_arrays, mean_gradient
 from client.training.noise import KEYED, Noise, begin_forward_pass, keyed_dropout, seeded_noise
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.tasks.task import Split, Task
 
 
@@ -45,7 +47,7 @@ class TrainingProblem:
     def minibatches(self) -> Iterator[Tensor]:
         """Yield the indices of one minibatch after another, on the device of the inputs."""
         for block in self.batches.blocks() if isinstance(self.batches, Minibatches) else (self.batches,):
-            yield from torch.from_numpy(block).to(self.data.device)
+            yield from on_device(torch.from_numpy(block), self.data.device)
 
     def loss_of(self, model: nn.Module, minibatch: Tensor) -> Tensor:
         """Return a model's mean loss on a minibatch, given its indices, in the precision of the settings.
@@ -176,10 +178,9 @@ class Arithmetic:
         load_arrays(request.model, request.arrays)
         data = request.data
         if request.batch is not None:
-            data = data.take(torch.from_numpy(request.batch).to(data.device))
+            data = data.take(on_device(torch.from_numpy(request.batch), data.device))
         names = [name for name, p in request.model.named_parameters() if p.requires_grad]
-        gradients = mean_gradient(request.task, request.model, data)
-        return {name: g.cpu().numpy() for name, g in zip(names, gradients, strict=True)}
+        return dict(on_host(dict(zip(names, mean_gradient(request.task, request.model, data), strict=True))))
 
 
 def train_without_seed(request: TrainRequest) -> Arrays:

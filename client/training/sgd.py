@@ -30,13 +30,16 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdamW(LocalRule):
-    """AdamW (Loshchilov and Hutter, ICLR 2019) with decoupled weight decay; its means start anew each round."""
+    """AdamW (Loshchilov and Hutter, ICLR 2019) with decoupled weight decay; its means start anew each round.
+
+    Of gradients as small as ``eps``, rounding decides the direction: clients side by side end further from what they
+    are one by one than by SGD, unless ``eps`` is larger.
+    """
 
     name = "adamw"
     knows_momentum = False
     """beta1 is its own."""
-    batched = False
-    """What a rule adds in a batch is added to the gradient; this one replaces it."""
+    batched = stacks = True
 
     class Settings(PluginSettings):
         """AdamW's settings."""

@@ -1,8 +1,9 @@
 """Our learner: a task's model and a client's data, trained and measured by torch, alone or beside others."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 import torch
@@ -89,9 +90,9 @@ class TaskLearners(Learners):
         self.cache = cache or Cache()
         self._data, self.simulated = data, data is not None
         self._arithmetic = arithmetic or Arithmetic()
-        self._model = lru_cache(maxsize=MODELS)(self._load)
-
-        super().__init__(self._learner)
+        weak: Any = proxy(self)  # as in the cache
+        self._model = lru_cache(maxsize=MODELS)(partial(TaskLearners._load, weak))
+        super().__init__(partial(TaskLearners._learner, weak))
 
     def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> "TaskLearner":
         of_task = self._model(config, node.of_any_client())

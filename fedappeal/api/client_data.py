@@ -32,7 +32,7 @@ def clients_of(pairs: Sequence[Any] | Mapping[Any, Any]) -> list[ClientData]:
     for k, pair in pairs.items() if isinstance(pairs, Mapping) else enumerate(pairs):
         sides = pair.splits if isinstance(pair, ClientData) else pair
         if not isinstance(sides, tuple | list) or len(sides) not in (2, 2 + isinstance(pair, ClientData)):
-            raise ConfigError(f"data is not allowed: client {k} is {_described(pair)}; {PAIRS} is")
+            raise ConfigError(f"data is not allowed: client {k} is {_kind_of(pair)}; {PAIRS} is")
         names = (*_SIDES, "held-out")
         clients.append(
             ClientData(*(split_of(side, f"client {k}'s {name}") for side, name in zip(sides, names, strict=False)))
@@ -56,11 +56,9 @@ def split_of(side: Any, whose: str) -> Split:
     if isinstance(side, TensorDataset) and len(side.tensors) == 2:
         side = side.tensors
     elif isinstance(side, Dataset):
-        side = _collated(side, whose)
+        side = _one_batch(side, whose)
     if not isinstance(side, tuple | list) or len(side) != 2:
-        raise ConfigError(
-            f"data is not allowed: {whose} is {_described(side)}; (x, y), a torch Dataset or a Split is"
-        )
+        raise ConfigError(f"data is not allowed: {whose} is {_kind_of(side)}; (x, y), a torch Dataset or a Split is")
     x, y = (_tensors(part, whose) for part in side)
     try:
         return Split(x, map_tensors(_label, y))
@@ -98,7 +96,7 @@ def _check_finite(split: Split, whose: str) -> None:
                 raise ConfigError(f"data is not allowed: {whose} {part}{path} holds NaN or infinity")
 
 
-def _collated(dataset: "Dataset[Any]", whose: str) -> Any:
+def _one_batch(dataset: "Dataset[Any]", whose: str) -> Any:
     """Return all items of a dataset as one batch."""
     try:
         items = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
@@ -107,7 +105,7 @@ def _collated(dataset: "Dataset[Any]", whose: str) -> Any:
     if not items:
         raise ConfigError(f"data is not allowed: {whose} is empty; at least 1 example is needed")
     if not isinstance(items[0], tuple | list) or len(items[0]) != 2:
-        raise ConfigError(f"data is not allowed: {whose} gives {_described(items[0])} an item; (x, y) is allowed")
+        raise ConfigError(f"data is not allowed: {whose} gives {_kind_of(items[0])} an item; (x, y) is allowed")
     try:
         return tuple(single(part) for part in default_collate(items))  # Python's floats become float64
     except (RuntimeError, TypeError) as error:
@@ -158,7 +156,7 @@ def single(structure: Structure) -> Structure:
     return map_tensors(lambda t: t.float() if t.dtype == torch.float64 else t, structure)
 
 
-def _described(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     length = f" of length {len(value)}" if isinstance(value, tuple | list) else ""
     return f"a {type(value).__name__}{length}"
 

@@ -1,6 +1,12 @@
-"""How a run of this process is carried out: what is checked before, who watches it, where it lies."""
+"""How a run of this process is carried out: what is checked before, who watches it, where it and its models lie."""
 
 import itertools
+import os
+import re
+import shutil
+import tempfile
+import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,14 +14,41 @@ from typing import Any
 
 from client.data.cache import pick_device
 from fedappeal.api.client_data import central_evaluation
+from fedappeal.protocol.packing import Arrays
+from fedappeal.record.folder import RunFolder
 from fedappeal.runs.checks import check_learns_here
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation import engine
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.simulation.process_wide import survive_fork
+from fedappeal.system.files import CARD, read_safetensors, write_safetensors
 from fedappeal.views.tracking.tracker import MakeTracker
-from server.server_run import Evaluate
+from server.server_run import Evaluate, run_card
+
+
+def dated_name(name: str) -> str:
+    """Return a run's folder name: the time and the run's name."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{name}".replace(":", ".")
+
+
+class TemporaryFolder:
+    """A folder deleted with the last reference to this object, or with the process.
+
+    Attributes:
+        path: where a run, or the runs of a sweep, lie in it.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Make the folder; ``name`` is the run's."""
+        root = Path(tempfile.mkdtemp(prefix="fedappeal-"))
+        self.path = root / dated_name(name)
+        weakref.finalize(self, _delete, root, os.getpid())
+
+
+def _delete(root: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked child ends before its parent
+        shutil.rmtree(root, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -51,7 +84,6 @@ def check_run(plan: RunPlan, how: Simulation, watching: Watching) -> None:
     """
     survive_fork()  # the checks calculate already
     check_learns_here(plan, how.device)
-    engine.check_own_models(plan.config, plan.task)
     if how.mode not in (AUTO, SEQUENTIAL):
         engine.choose_mode(plan.plugins, how, plan.task)
     watching.central(plan, how)
@@ -78,3 +110,38 @@ def new_folder(name: str) -> Path:
             raise ConfigError(f"out = '{path}' is not allowed: {error.strerror}") from None
         return path
     raise AssertionError
+
+
+_KEPT = re.compile(r"model-([0-9]{1,18})\.safetensors")
+
+
+def keep_model(plan: RunPlan, server_round: int, arrays: Arrays, most: int) -> None:
+    """Write a finished round's model, and delete all but the latest ``most``."""
+    folder = RunFolder.open(plan.path)
+    card = run_card(plan.task, plan.config, folder, server_round, arrays)
+    write_safetensors(_file(plan.path, server_round), arrays, {CARD: card.to_json()}, durable=False)
+    for number in _rounds(plan.path):
+        if number <= server_round - most:
+            _file(plan.path, number).unlink()
+
+
+def kept_model(path: Path, server_round: int) -> Arrays:
+    """Return the model of a round whose file is in a run's folder.
+
+    Raises:
+        ConfigError: it is not there, or cannot be read.
+    """
+    file = _file(path, server_round)
+    if not file.exists():
+        rounds = ", ".join(map(str, _rounds(path))) or "none is"
+        raise ConfigError(f"round = {server_round} is not allowed: keep_models has kept no such model ({rounds})")
+    return read_safetensors(file)[0]
+
+
+def _file(path: Path, server_round: int) -> Path:
+    return path / f"model-{server_round}.safetensors"
+
+
+def _rounds(path: Path) -> list[int]:
+    matches = (_KEPT.fullmatch(file.name) for file in path.glob("model-*.safetensors"))
+    return sorted(int(match[1]) for match in matches if match)

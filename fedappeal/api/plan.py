@@ -195,7 +195,7 @@ class TaskParts:
         """
         settings = config.task_settings()
         if self.data is None:
-            loaded = base or load_task(settings, Path(data_dir) if data_dir else None)
+            loaded = base or load_task(settings, data_dir)
             return given_task(settings, loaded, self.model, self.measures)
         clients = self.data.clients
         if isinstance(clients, list):

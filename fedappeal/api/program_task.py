@@ -53,7 +53,7 @@ class GivenTask(Task):
         measures: Measures,
         class_names: Sequence[str] = (),
     ) -> None:
-        """Take the parts.
+        """Keep the parts.
 
         Args:
             settings: the run's settings of its task; ``task`` is what it is called.
@@ -322,14 +322,14 @@ class GivenModel:
                     f"model is not allowed: this {self.name} has lazy layers without weights: give what makes it, "
                     "a class or a function"
                 )
-            return _copied(self.source)
+            return _cpu_copy(self.source)
         with seeded(seed):
             if isinstance(self.source, str):
                 return build(self.source, self.input_shape, self.num_classes)
             module = make_module(self.source, self.name, self.input_shape, self.num_classes)
             if self.call is not None:
                 materialise(module, self.name, partial(self.call, module))
-        return _copied(module)  # a function may return the same one again
+        return _cpu_copy(module)  # a function may return the same one again
 
     def fingerprint(self, seed: int) -> str:
         """Return a hash of layout, code and an instance's weights, 16 hex digits."""
@@ -344,7 +344,7 @@ class GivenModel:
         return digest.hexdigest()
 
 
-def _copied(module: nn.Module) -> nn.Module:
+def _cpu_copy(module: nn.Module) -> nn.Module:
     """Return a copy of a module on the CPU.
 
     Raises:

@@ -14,7 +14,7 @@ class Report:
     """
 
     def __init__(self, path: Path, holder: object = None) -> None:
-        """Take a run's folder, and what a temporary one goes with."""
+        """Keep a run's folder, and the object that owns a temporary one."""
         self._path, self._holder = path, holder
 
     def save(self, output: str | PathLike[str]) -> Path:

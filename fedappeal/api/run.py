@@ -15,12 +15,10 @@ from flwr.app import ArrayRecord
 
 from client.data.cache import pick_device
 from client.training.models import arrays_of, load_arrays
-from fedappeal.api.execution import Watching, new_folder
-from fedappeal.api.kept_models import keep_model, kept_model
+from fedappeal.api.execution import TemporaryFolder, Watching, keep_model, kept_model, new_folder
 from fedappeal.api.progress import Shown, show_progress
 from fedappeal.api.report import Report
 from fedappeal.api.silence import Notice, silence
-from fedappeal.api.temporary import TemporaryFolder
 from fedappeal.api.trained import check_export, export, predict_table
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.data.columns import Columns
@@ -82,7 +80,7 @@ class FinishedRound:
     @cached_property
     def model(self) -> "nn.Module":
         """The round's model in evaluation mode, on the CPU."""
-        return self.run._filled(self._arrays)
+        return self.run._model_of(self._arrays)
 
 
 class Run:
@@ -134,7 +132,7 @@ class Run:
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """A row a round and client; needs pandas.
+        """A data frame with a row a round and client; needs pandas.
 
         ``round``; ``client``, its name where the data has one, else its client-id; ``decision`` (missing where the
         round did not ask the client); ``loss``, the task's metrics and ``appealed`` of the round's new model on its
@@ -206,9 +204,9 @@ class Run:
                 `fedappeal.load`.
         """
         if round is not None:
-            return self._filled(kept_model(self.path, round))
+            return self._model_of(kept_model(self.path, round))
         arrays, of_round = self._latest()
-        model = self._filled(arrays)
+        model = self._model_of(arrays)
         if of_round < self.rounds:
             warnings.warn(
                 f"this is the model of round {of_round}, {self.rounds} are over: in on_round each.model is the "
@@ -271,7 +269,7 @@ class Run:
         Raises:
             ConfigError: one line: data that do not fit, or as `model`.
         """
-        trained = self._trained()
+        trained = self._trained_model()
         if (scaler := getattr(trained.task, "scaler", None)) is not None:
             pooled = isinstance(scale_from, str) and scale_from == POOLED
             scale_from = scaler.pooled if pooled else scaler if scale_from is None else scale_from
@@ -293,15 +291,15 @@ class Run:
             ConfigError: one line: a form or output that is not allowed, or as `model`.
         """
         made = check_export(to, Path(output) if output else None, self.path.name, model_file(self.path))
-        export(trained := self._trained(), to, made)
+        export(trained := self._trained_model(), to, made)
         if trained.card.scale != "none":
             warnings.warn(SCALED_OUTSIDE, Notice, stacklevel=2)
         return made
 
-    def _trained(self) -> TrainedModel:
+    def _trained_model(self) -> TrainedModel:
         arrays, of_round = self._latest()
         card = read_card(model_file(self.path)).model_copy(update={"round": of_round})
-        return TrainedModel(card, self._task(), self._filled(arrays))
+        return TrainedModel(card, self._task(), self._model_of(arrays))
 
     def resume(self, rounds: int | None = None) -> "Run":
         """Continue the run; return it.
@@ -346,7 +344,7 @@ class Run:
         checkpoint = Checkpoint.read(self.path / CHECKPOINT)
         return checkpoint.arrays, checkpoint.server_round
 
-    def _filled(self, arrays: Arrays | ArrayRecord) -> "nn.Module":
+    def _model_of(self, arrays: Arrays | ArrayRecord) -> "nn.Module":
         """Return the run's model with these values, in evaluation mode, on the CPU."""
         model = self._task().initial_model(self.config.seed)
         named = self._layout.unpack(arrays) if isinstance(arrays, ArrayRecord) else arrays
@@ -375,14 +373,14 @@ class Run:
                 f"'{self.path}' holds a run of a program's own: fedappeal.load(path, {needed}) takes it"
             )
         allowed = ALL if self._allow is None else Allowed.of(self._allow, by_call=True)
-        return load_task(self.config.task_settings(), Path(self._data_dir) if self._data_dir else None, allowed)
+        return load_task(self.config.task_settings(), self._data_dir, allowed)
 
     @property
     def _data_dir(self) -> str:
         return self._how.data_dir if self._how else ""
 
     def _check_given(self) -> None:
-        """Check that all objects are here with which the run began.
+        """Check that the program gives all objects with which the run began.
 
         Raises:
             ConfigError: names those that are not.

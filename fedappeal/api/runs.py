@@ -13,7 +13,8 @@ from fedappeal.system.wording import in_columns
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import pandas
 from fedappeal.views.comparison.measures import picture_bytes
-from fedappeal.views.comparison.result import compare_runs, read_runs
+from fedappeal.views.comparison.recorded_runs import read_runs
+from fedappeal.views.comparison.result import compare_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +60,7 @@ class Runs(Sequence[Run]):
     """
 
     def __init__(self, runs: Sequence[Run], varied: Sequence[Mapping[str, Any]]) -> None:
-        """Take the runs.
+        """Keep the runs.
 
         Args:
             runs: in order.
@@ -84,7 +85,7 @@ class Runs(Sequence[Run]):
     @property
     def history(self) -> "pd.DataFrame":
         """All runs' rounds, a row each, after columns of varied settings; needs pandas."""
-        return self._joined([run.history for run in self])
+        return self._whole_frame([run.history for run in self])
 
     @property
     def clients(self) -> "pd.DataFrame":
@@ -92,7 +93,7 @@ class Runs(Sequence[Run]):
 
         After columns of what varies between the runs; needs pandas.
         """
-        return self._joined([run.clients for run in self])
+        return self._whole_frame([run.clients for run in self])
 
     def picture(self, baseline: str = "") -> Picture:
         """Return all runs' curves as a picture; needs matplotlib.
@@ -130,7 +131,7 @@ class Runs(Sequence[Run]):
             )
         return table
 
-    def _joined(self, frames: Sequence["pd.DataFrame"]) -> "pd.DataFrame":
+    def _whole_frame(self, frames: Sequence["pd.DataFrame"]) -> "pd.DataFrame":
         pd = pandas()
         if not frames:
             return pd.DataFrame()

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedappeal.api.execution import Watching, check_run
+from fedappeal.api.execution import TemporaryFolder, Watching, check_run
 from fedappeal.api.measures import TASKS_OWN, Measures
 from fedappeal.api.plan import TaskParts, facts_of, given_again, plan_of
 from fedappeal.api.program_task import MEASURES
@@ -15,7 +15,6 @@ from fedappeal.api.progress import show_progress
 from fedappeal.api.run import Run, run_in_new_folder
 from fedappeal.api.silence import Notice, silence
 from fedappeal.api.tables import TableColumns
-from fedappeal.api.temporary import TemporaryFolder
 from fedappeal.record.folder import GIVEN, KIND, SIMULATION, check_new
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, Scalar

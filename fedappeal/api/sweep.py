@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedappeal.api.execution import Watching, check_run
+from fedappeal.api.execution import TemporaryFolder, Watching, check_run
 from fedappeal.api.measures import Measures
 from fedappeal.api.plan import NO_FOLDER, TaskParts, chosen_of, plan_of
 from fedappeal.api.progress import show_progress
@@ -22,7 +22,6 @@ from fedappeal.api.runs import Runs
 from fedappeal.api.silence import silence
 from fedappeal.api.simulate import warn_of
 from fedappeal.api.tables import TableColumns
-from fedappeal.api.temporary import TemporaryFolder
 from fedappeal.record.folder import check_new
 from fedappeal.record.lines import CONFIG
 from fedappeal.runs.launch.in_process import Machine
@@ -90,7 +89,7 @@ def sweep(
         labels = _labels(swept)
         names = [re.sub(r"[^\w.,=-]+", "-", name_of_run(label)).strip("-") or "run" for label in labels]
         check_distinct(zip(names, names, strict=True), "sweep")
-        runs = _planned([call | values for values in swept], parts, data_dir)
+        runs = _runs([call | values for values in swept], parts, data_dir)
         if jobs > 1:
             machine = machine.for_jobs(len(runs))
         how = Simulation(mode, device, data_dir, machine.threads, evaluation_precision=evaluation_precision)
@@ -117,7 +116,7 @@ def sweep(
 
 @dataclass
 class SweptRun:
-    """A run of a sweep, planned when its turn comes: the runs' data are not all in memory at once.
+    """A run of a sweep, planned only when its turn comes, to save memory.
 
     Attributes:
         arguments: all that may be swept, by name.
@@ -154,7 +153,7 @@ class SweptRun:
         return self.plan().plugins.given
 
 
-def _planned(each_run: Sequence[Mapping[str, Any]], parts: TaskParts, data_dir: str) -> list[SweptRun]:
+def _runs(each_run: Sequence[Mapping[str, Any]], parts: TaskParts, data_dir: str) -> list[SweptRun]:
     """Return the run of each combination, without settings of own plug-ins that only others use.
 
     fedappeal's own are known to all.
@@ -186,11 +185,11 @@ def _labels(combinations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for name, value in combination.items():
             numbers = called.setdefault(name, {})
             if id(value) not in numbers:
-                numbers[id(value)] = _apart(_called(value), list(numbers.values()))
+                numbers[id(value)] = _apart(_name_of(value), list(numbers.values()))
     return [{n.removeprefix(_SET): called[n][id(v)] for n, v in combination.items()} for combination in combinations]
 
 
-def _called(value: Any) -> Any:
+def _name_of(value: Any) -> Any:
     """Return a plain value, or an object's name with its settings."""
     if isinstance(value, bool | int | float | str):
         return value

@@ -26,7 +26,7 @@ from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Split, Structure
-from fedappeal.tasks.partitions.assign import split
+from fedappeal.tasks.partitions.assign import split_rows
 from fedappeal.tasks.table_scale import STANDARD, standardised_data
 
 
@@ -127,7 +127,7 @@ class RowsByClient:
         """
         clients = []
         for k, rows in enumerate(self.clients):
-            parts = split(settings, k, np.arange(len(rows)))
+            parts = split_rows(settings, k, np.arange(len(rows)))
             clients.append(ClientData(*(rows.take(torch.from_numpy(part)) for part in parts)))
         names = dict(zip(self.names, range(len(clients)), strict=True))
         return scaled_clients(clients, settings, self.form, names)
@@ -193,7 +193,7 @@ def rows_of_dataset(dataset: Any, columns: TableColumns) -> RowsByClient:
                 "partitioner is missing: one of flwr-datasets, or client: the column that names a client"
             )
         return _by_client(read_dataset(dataset, columns))
-    partitioner = _assigned(dataset, columns.partitioner)
+    partitioner = _partitioner_of(dataset, columns.partitioner)
     class_names = class_names_in([dataset], columns)
     try:
         parts = (partitioner.load_partition(k) for k in range(partitioner.num_partitions))
@@ -309,7 +309,7 @@ def _by_client(read: TableRows) -> RowsByClient:
     return RowsByClient(clients, names, read.form)
 
 
-def _assigned(dataset: Any, partitioner: Any) -> Any:
+def _partitioner_of(dataset: Any, partitioner: Any) -> Any:
     """Return a copy of a partitioner that deals out a dataset."""
     if not hasattr(partitioner, "load_partition"):
         raise ConfigError(f"partitioner = {partitioner!r} is not allowed: one of flwr_datasets.partitioner is")

@@ -78,7 +78,7 @@ def predict_table(
     device: "torch.device | str" = "cpu",
     scale_from: Any = None,
 ) -> tuple[Predictions, str]:
-    """Return a model's predictions, and why nothing is measured; empty if it is.
+    """Return a model's predictions, and the reason why nothing is measured, or ''.
 
     Args:
         trained: the model.

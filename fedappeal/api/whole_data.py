@@ -14,7 +14,7 @@ from fedappeal.data.frames import HuggingFace
 from fedappeal.data.scaling import ByClient
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Split, map_parts, only_tensor
-from fedappeal.tasks.partitions.assign import assign, partition_of, split
+from fedappeal.tasks.partitions.assign import assign, partition_of, split_rows
 
 OF_PARTITION = frozenset({"partition", "dirichlet_alpha", "shards_per_client", "clusters", "cluster_alpha"})
 """Settings of a task that go with such data, besides ``min_examples``."""
@@ -49,7 +49,7 @@ class WholeData:
         trained = len(self.examples) - self.tests
         clients = []
         for k, rows in enumerate(assign(settings, labels, 1 + int(labels.max()))):
-            parts = (rows[rows < trained], rows[rows >= trained]) if self.tests else split(settings, k, rows)
+            parts = (rows[rows < trained], rows[rows >= trained]) if self.tests else split_rows(settings, k, rows)
             clients.append(ClientData(*(self.examples.take(torch.from_numpy(part)) for part in parts)))
         return scaled_clients(clients, settings, self.form)
 

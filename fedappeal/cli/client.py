@@ -116,13 +116,13 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
 
 
 def chosen_options(context: click.Context) -> frozenset[str]:
-    """Return the keys of options that a command line, or the environment, gives."""
+    """Return the keys of options set on the command line or in the environment."""
     unchosen = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     return frozenset(kebab(name) for name in context.params if context.get_parameter_source(name) not in unchosen)
 
 
 def checked_owner(given: dict[str, Any], folder: Path) -> tuple[NodeSettings, AppSettings, ProcessSettings]:
-    """Return an owner's settings, checked with the data as far as is possible without a run.
+    """Return an owner's settings, checked with the data, but without a run.
 
     Args:
         given: all settings, by key.

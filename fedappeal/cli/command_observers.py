@@ -45,7 +45,7 @@ class CommandObservers:
     console: Console = field(default_factory=lambda: Console(highlight=False))
 
     def __post_init__(self) -> None:
-        """Check where the page is to stand.
+        """Check the page's address.
 
         Raises:
             ConfigError: no page can stand there.

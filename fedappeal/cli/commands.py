@@ -75,7 +75,7 @@ def local(
     with quick_imports():
         import_without_server()
         from fedappeal.cli.command_observers import observers_of
-        from fedappeal.cli.results import report_run
+        from fedappeal.cli.compare import report_run
         from fedappeal.cli.start import start_local
         from fedappeal.runs.launch.superlink import LocalProcesses
 
@@ -122,7 +122,7 @@ def superlink(
     try:
         if not is_told():
             complain(NOT_GUARDED)
-        with resident_page(context.args, page, resident, resumes=resume):
+        with resident_page(context.args, page, resident, resumes=resume, federation=context.obj):
             run_own_superlink(context.args, resumes=resume, allow=resident.allow or ())
     except NotTold as error:
         complain(error)
@@ -140,7 +140,7 @@ def resume(
     ] = None,
 ) -> None:
     """Continue a run from its last finished round, in the runtime that it was started in."""
-    from fedappeal.cli.results import report_run
+    from fedappeal.cli.compare import report_run
     from fedappeal.cli.start import observers_to_resume, resume_run
     from fedappeal.views.report.report import REPORT
 
@@ -168,7 +168,7 @@ def submit(
     """Start a run on a long-running SuperLink and wait for it; --out is a folder as the SuperLink sees it."""
     from client.process.heartbeat import Heartbeat
     from fedappeal.cli.command_observers import observers_of
-    from fedappeal.cli.results import report_run
+    from fedappeal.cli.compare import report_run
     from fedappeal.cli.start import submit_run
     from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.flower.bundle import CLIENT_APP
@@ -286,7 +286,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")], options: groups.CompareOptions
 ) -> None:
     """Compare runs, grouped by settings: means and paired differences over seeds, with 95 % intervals."""
-    from fedappeal.cli.results import show_comparison
+    from fedappeal.cli.compare import show_comparison
 
     show_comparison(runs, options)
 
@@ -328,7 +328,7 @@ def report(
     single_file: Annotated[bool, typer.Option("--single-file", help="the charts' script in the page itself")] = False,
 ) -> None:
     """Write a page about runs for a browser: charts, tables, and what came out in a sentence; it works offline."""
-    from fedappeal.cli.results import show_report
+    from fedappeal.cli.compare import show_report
     from fedappeal.views.report.report import ReportOptions
 
     show_report(runs, ReportOptions(output, baseline, single_file))
@@ -348,7 +348,7 @@ def watch(
     """Serve a page about a run or a SuperLink's runs, with a token, until Ctrl-C: start, stop, resume, extend."""
     from fedappeal.cli.live_page import watch as watch_run
 
-    watch_run(run, control.superlink, control.root_certificates, page, resident)
+    watch_run(run, control, page, resident)
 
 
 ModelPath = Annotated[

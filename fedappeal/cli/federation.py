@@ -47,6 +47,13 @@ def open_(
     join_address: Annotated[
         str | None, typer.Option(help="HOST:PORT of this machine where invitations are redeemed (0.0.0.0:9094)")
     ] = None,
+    fleet_published: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT by which clients reach the Fleet API, where a router has another one"),
+    ] = None,
+    join_published: Annotated[
+        str | None, typer.Option(help="HOST:PORT in invitations, where a router has another one")
+    ] = None,
     service: Annotated[
         bool, typer.Option("--service", help="write files for systemd and Docker Compose there, and start nothing")
     ] = False,
@@ -55,7 +62,8 @@ def open_(
     from fedappeal.cli.open_federation import open_federation
 
     commands: Any = context.find_root().command
-    open_federation(commands.commands["superlink"], folder, host or [], join_address, service, context.args)
+    texts = {"join-address": join_address, "fleet-published": fleet_published, "join-published": join_published}
+    open_federation(commands.commands["superlink"], folder, host or [], texts, service, context.args)
 
 
 OfFederation = Annotated[
@@ -71,20 +79,13 @@ def invite(
     federation: OfFederation = None,
 ) -> None:
     """Print an invitation, one line for `fedappeal join`; the federation's folder gets it as NAME.invite, too."""
-    from fedappeal.federation.certificates import fingerprint_of
-    from fedappeal.federation.invitations import Invitations, seconds_of
-    from fedappeal.protocol.invitation import Invitation
+    from fedappeal.federation import invitations
     from fedappeal.system.files import replace_file
 
-    opened = _opened(federation)
-    if not opened.addresses.join:
-        raise ConfigError(
-            f"'{opened.path}' takes no invitations: join-address is empty there, or keys are not asked for"
-        )
-    invitation = Invitation.new(opened.addresses.join, fingerprint_of(Path(opened.ca_file)))
-    Invitations(opened.path).add(name, invitation.secret, uses, seconds_of(expires))
-    replace_file(opened.path / f"{name}.invite", f"{invitation}\n".encode(), mode=0o600)
-    typer.echo(str(invitation))
+    opened = _federation_folder(federation)
+    line = str(invitations.invite(opened, name, uses, expires))
+    replace_file(invitations.invitation_file(opened, name), f"{line}\n".encode(), mode=0o600)
+    typer.echo(line)
 
 
 @federation_app.command("invites")
@@ -94,17 +95,15 @@ def invites(
     as_json: AsJson = False,
 ) -> None:
     """List invitations, with who used which, or withdraw one; who has joined stays (`unregister`)."""
-    from fedappeal.federation.invitations import Invitations
+    from fedappeal.federation import invitations
 
-    opened = _opened(federation)
-    invitations = Invitations(opened.path)
+    opened = _federation_folder(federation)
     if withdraw:
-        invitations.withdraw(withdraw)
-        (opened.path / f"{withdraw}.invite").unlink(missing_ok=True)
+        invitations.withdraw(opened, withdraw)
         print_lines([f"withdrawn: {withdraw}"])
         return
     rows, described = [], []
-    for one in invitations.all():
+    for one in invitations.Invitations(opened.path).all():
         until = datetime.fromtimestamp(one.expires, UTC).isoformat()
         used = ", ".join(f"{client} ({member})" for client, member in one.members)
         described.append({"name": one.name, "status": one.status, "uses": one.uses, "expires": until,
@@ -129,7 +128,7 @@ def redeem(
     from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.system.process_end import end_as_interrupt
 
-    opened = _opened(control.federation)
+    opened = _federation_folder(control.federation)
     superlink = RemoteSuperLink.checked(control.superlink, control.root_certificates)
     invitations = Invitations(opened.path)
     app = JoinApp(invitations, superlink, opened.addresses.fleet, superlink.root_certificates or b"")
@@ -144,7 +143,7 @@ def redeem(
         sys.exit(1)
 
 
-def _opened(folder: Path | None) -> "FederationFolder":
+def _federation_folder(folder: Path | None) -> "FederationFolder":
     from fedappeal.federation.folder import FederationFolder
 
     opened = FederationFolder.find(folder)
@@ -229,7 +228,7 @@ def list_runs(control: ControlOptions, as_json: AsJson = False) -> None:
 
 
 def _in_run(folder: Path) -> tuple[dict[str, int], set[str]]:
-    """Return each client's number of training examples in a run, and the clients that wait for approval there.
+    """Return a run's training examples by client, and the clients that wait for approval.
 
     Raises:
         ConfigError: if the folder holds no run.
@@ -372,7 +371,7 @@ def release(
 def _file(runs: Path | None) -> "IdentityFile":
     from server.identities import FILE, IdentityFile
 
-    runs = runs or _opened(None).path / "runs"
+    runs = runs or _federation_folder(None).path / "runs"
     if not (runs / FILE).is_file():
         raise ConfigError(f"runs = '{runs}' is not allowed: no run has kept there whose its client-ids are ({FILE})")
     return IdentityFile(runs)

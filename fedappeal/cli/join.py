@@ -13,6 +13,7 @@ from fedappeal.cli.client import DEFAULT_STATE, StateDir, checked_owner, chosen_
 from fedappeal.cli.options import with_client_options
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
+from fedappeal.system.systemd import unit_path
 from fedappeal.views.terminal.printing import print_lines
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _OF_INVITATION = ("superlink", "root-certificates", "key", "insecure")
 """Options of `fedappeal client` that an invitation stands for."""
+_UNIT = "fedappeal-client.service"
 
 
 @with_client_options
@@ -62,15 +64,16 @@ def join(
     if node.data and not is_function(node.data):
         chosen["data"] = node.data
     chosen |= {key: given[key] for key in ("label",) if given[key]}
+    unit = _unit_of(folder) if service else ""
     if member is None:
-        member = _redeemed(invited, folder, node, of_app, chosen)
+        member = _credentials(invited, folder, node, of_app, chosen)
     else:
         anew = "to join anew, first fedappeal client leave --federation"
         print_lines([f"this device is a member already, as '{member.name}', and uses no invitation ({anew})"])
         member = Membership(member.name, member.fingerprint, {**member.options, **chosen})
     member.write(folder)
-    if service:
-        print_lines(_write_service(folder))
+    if unit:
+        print_lines(_write_service(unit))
         return
     sys.stdout.flush()
     # The same program: the line with the secret is in no list of processes any more.
@@ -78,23 +81,30 @@ def join(
     os.execv(words[0], words)  # nosec B606 # no shell
 
 
-def _write_service(folder: Path) -> list[str]:
-    """Write the unit of a user's systemd that runs the client; return what to do next."""
-    unit = (
-        Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd/user/fedappeal-client.service"
-    )
-    unit.parent.mkdir(parents=True, exist_ok=True)
-    template = Template((files("fedappeal.federation") / "templates" / unit.name).read_text("utf-8"))
-    replace_file(unit, template.substitute(python=sys.executable, folder=str(folder).replace("%", "%%")).encode())
+def _unit_of(folder: Path) -> str:
+    """Return the user's systemd unit that runs the client.
+
+    Raises:
+        ConfigError: a path that no unit can name.
+    """
+    template = Template((files("fedappeal.federation") / "templates" / _UNIT).read_text("utf-8"))
+    return template.substitute(python=unit_path(sys.executable, "python"), folder=unit_path(folder, "state-dir"))
+
+
+def _write_service(unit: str) -> list[str]:
+    """Write the unit; return what to do next."""
+    file = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd/user" / _UNIT
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, unit.encode())
     return [
-        f"made  {unit}",
+        f"made  {file}",
         "start it now and at each login: systemctl --user enable --now fedappeal-client (without login: loginctl "
         "enable-linger)",
     ]
 
 
 def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
-    """Ask at a terminal for data and a table's label, where they are missing; return what is needed."""
+    """Return data and a table's label, asked for at a terminal if missing."""
     from fedappeal.data.columns import is_table
 
     asked = {key: given[key] for key in ("data", "label")}
@@ -108,13 +118,16 @@ def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def _redeemed(
+def _credentials(
     invited: Any, folder: Path, node: "NodeSettings", of_app: "AppSettings", chosen: dict[str, Any]
 ) -> "Membership":
-    """Look at the data, say what will happen, and redeem an invitation; nothing is kept before."""
+    """Check the data, print what will happen, and redeem an invitation.
+
+    Nothing is kept before.
+    """
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    from client.data.fitting import fitting_tasks
+    from client.data.own_data import fitting_tasks
     from client.fleet.joining import JoinPort
     from client.settings import Connection
     from client.state.membership import CA, KEY, Membership

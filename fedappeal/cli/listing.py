@@ -123,7 +123,7 @@ def _is(plugin: Any, base: type) -> bool:
 
 
 def _attributes(kind: str, plugin: Any) -> list[tuple[str, str]]:
-    """Return a plug-in's attributes by name and value; none of a task that is a function."""
+    """Return a plug-in's attributes by name; empty for a task that is a function."""
     shown = _ATTRIBUTES.get(kind, {}) if isinstance(plugin, type) else {}
     return [(title, _attribute(plugin, name)) for title, name in shown.items()]
 
@@ -142,7 +142,6 @@ def _yes(value: object) -> str:
 _WORDS: Mapping[str, Callable[[Any], str]] = {
     "LocalRule": lambda rule: f"its own, {rule.name} ({_training(rule)})" if rule else "sgd, or any (--local-rule)",
     "survey": lambda survey: _yes(survey is not None),
-    "only_sums": lambda sums: "sums alone" if sums else "each reply",
     "batched": _TRAINING.__getitem__,
     "of": lambda of: f"a{'n' * (of[0] in 'aeiou')} {of}",
     "input_shape": lambda shape: "x".join(map(str, shape)) if shape else "by the settings",

@@ -23,7 +23,7 @@ from fedappeal.views.terminal.printing import complain, say
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from fedappeal.cli.option_groups import PageOptions, ResidentOptions
+    from fedappeal.cli.option_groups import ControlOptions, PageOptions, ResidentOptions
     from fedappeal.views.live.view import View
     from fedappeal.views.metrics.serving import MetricsPort
     from fedappeal.web.serving import PagePlace
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SUPERLINK_FOLDER = "FEDAPPEAL_SUPERLINK_FOLDER"
 """Environment variable: the working folder of the SuperLink that started this page."""
+ADMITS_ALL = "FEDAPPEAL_SUPERLINK_ADMITS_ALL"
+"""Environment variable: set where the SuperLink that started this page asks clients for no registered key."""
 RUNS_OUTSIDE = "FEDAPPEAL_RUNS_OUTSIDE"
 """Environment variable: what the folder of runs is called outside of the page's container."""
 ADDRESS = "page-address"
@@ -39,7 +41,7 @@ ADDRESS = "page-address"
 
 @contextmanager
 def shown_page(view: "View", place: "PagePlace", console: Console, folder: Path | None) -> Iterator[None]:
-    """Serve a live page until the `with` ends, and say where.
+    """Serve a live page during the block, and print its address.
 
     Args:
         view: its contents.
@@ -53,31 +55,29 @@ def shown_page(view: "View", place: "PagePlace", console: Console, folder: Path 
     from fedappeal.views.live.page import live_page
 
     with live_page(view, place) as page:
-        say(console, "the live page: ", (page.url, "bold"), whole=True)
         if folder is not None:
             replace_file(folder / ADDRESS, f"{page.url}\n".encode(), durable=False, mode=0o600)
         try:
+            say(console, "the live page: ", (page.url, "bold"), whole=True)
             yield
         finally:
             if folder is not None:
                 (folder / ADDRESS).unlink(missing_ok=True)
 
 
-def watch(
-    run: Path | None, superlink: str, root_certificates: str, options: "PageOptions", resident: "ResidentOptions"
-) -> None:
+def watch(run: Path | None, control: "ControlOptions", options: "PageOptions", resident: "ResidentOptions") -> None:
     """Serve a live page until Ctrl-C.
 
     Args:
         run: the run's folder; None: the SuperLink's runs, the latest first.
-        superlink: ``HOST:PORT`` of its Control API; empty: only the folder is read.
-        root_certificates: file of its CA certificate; empty: plaintext.
+        control: the SuperLink; without one only the folder is read.
         options: where the page stands.
         resident: what it can do besides.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
+    superlink, root_certificates = control.superlink, control.root_certificates
     if run is None and not superlink:
         raise ConfigError("run is missing: fedappeal watch RUN, or fedappeal watch --superlink HOST:PORT")
     if not superlink and (alone := root_certificates or resident.runs):
@@ -91,19 +91,21 @@ def watch(
     from fedappeal.views.live.actions import ForeignRun, SubmittedRun
     from fedappeal.views.live.view import View
 
-    remote = None
+    remote = members = None
     actions = ForeignRun()
     if superlink:
         from fedappeal.federation.remote import RemoteSuperLink
+        from fedappeal.views.live.members import Members
 
         remote = RemoteSuperLink.checked(superlink, root_certificates)
+        members = Members(remote, control.folder.path if control.folder else None, ADMITS_ALL in os.environ)
         logging.getLogger("flwr").setLevel(logging.ERROR)  # the page says itself when the SuperLink does not answer
         actions = SubmittedRun(remote, resident.runs, tuple(resident.allow or ()))
     console = Console(highlight=False)
     root = Path(folder) if (folder := os.environ.get(SUPERLINK_FOLDER)) else None
     outside = os.environ.get(RUNS_OUTSIDE, "") if resident.runs else ""
     runs_as = (str(resident.runs), outside.rstrip("/")) if outside else ("", "")
-    view = View(actions, run.absolute() if run else None, remote, root=root, runs_as=runs_as)
+    view = View(actions, run.absolute() if run else None, remote, root=root, runs_as=runs_as, members=members)
 
     def registry() -> "CollectorRegistry":
         from fedappeal.federation.remote import ServedCertificate
@@ -136,7 +138,12 @@ def resident_metrics(resident: "ResidentOptions") -> "MetricsPort":
 
 @contextmanager
 def resident_page(
-    arguments: Sequence[str], options: "PageOptions", resident: "ResidentOptions", *, resumes: bool = False
+    arguments: Sequence[str],
+    options: "PageOptions",
+    resident: "ResidentOptions",
+    *,
+    resumes: bool = False,
+    federation: Path | None = None,
 ) -> Iterator[None]:
     """Serve a SuperLink's page and metrics from another process during the block.
 
@@ -147,6 +154,7 @@ def resident_page(
         options: where the page stands.
         resident: what it can do besides.
         resumes: whether the SuperLink itself continues runs, too.
+        federation: the folder of which `fedappeal federation open` starts it; None: of none.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
@@ -160,12 +168,13 @@ def resident_page(
     from fedappeal.flower.superlink.superlink_process import Ports
 
     ports = Ports.of(arguments)
-    words = ["watch", "--superlink", ports.control, "--page", options.page or "0"]
-    words += ["--root-certificates", ports.ca] if ports.ca else []
+    where = ["--superlink", ports.control, *(["--root-certificates", ports.ca] if ports.ca else [])]
+    where = ["--federation", str(federation)] if federation else where
+    words = ["watch", *where, "--page", options.page or "0"]
     words += ["--page-published", options.page_published] if options.page_published else []
     words += ["--metrics-port", str(metrics.port), "--metrics-address", metrics.address]
     words += ["--runs", str(resident.runs)] if resident.runs else []
     command = [sys.executable, "-P", "-m", "fedappeal.cli.main", *words, *allow_options(resident.allow or ())]
-    environment = {**os.environ, SUPERLINK_FOLDER: os.getcwd()}
+    environment = {**os.environ, SUPERLINK_FOLDER: os.getcwd(), **({} if ports.keys_only else {ADMITS_ALL: "yes"})}
     with keep_running(command, environment, lambda why: complain(f"the page's process: {why}")):
         yield

@@ -34,7 +34,7 @@ def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str
 
     name = path.resolve().name if path.is_dir() else path.stem
     output = check_export(form, output, name, model_file(path))
-    trained = _opened(path, allow)
+    trained = _trained_model(path, allow)
     export(trained, form, output)
     card = trained.card
     scaled = card.normalisation
@@ -56,7 +56,7 @@ WRITTEN_AS = (".csv", ".jsonl")
 LONGEST_LABEL = 200
 
 
-def _opened(path: Path, allow: Sequence[str]) -> TrainedModel:
+def _trained_model(path: Path, allow: Sequence[str]) -> TrainedModel:
     """Return the model of a run or file.
 
     Errors as `open_model`, and for a run of a program's own parts.
@@ -94,13 +94,13 @@ def start_prediction(path: Path, options: PredictOptions) -> None:
     from fedappeal.data.columns import Columns
 
     where, chosen = pick_device(node.device), Columns.parse(options.features, options.label)
-    trained = _opened(path, options.allow or ())
+    trained = _trained_model(path, options.allow or ())
     predictions, unlabelled = predict_table(trained, options.data, chosen, where, options.scale_from or None)
     if output is None:
-        for line in _printed(predictions.lines):
+        for line in _lines(predictions.lines):
             typer.echo(line)
     else:
-        write_output("output", output, _written(predictions.lines, output.suffix.lower()).encode())
+        write_output("output", output, _file_text(predictions.lines, output.suffix.lower()).encode())
     for line in summary(predictions, trained.card, unlabelled):
         typer.echo(line)
     if output is not None:
@@ -123,7 +123,7 @@ def summary(predictions: Predictions, card: ModelCard, unlabelled: str) -> list[
     return lines + [f"{name:<11} not measured: {why}" for name, why in predictions.missing.items()]
 
 
-def _printed(lines: Sequence[Prediction]) -> Iterable[str]:
+def _lines(lines: Sequence[Prediction]) -> Iterable[str]:
     names = [printable(line.label, LONGEST_LABEL) for line in lines]  # a token may be a line's end
     wide, label = max(len(line.example) for line in lines), max(map(len, names))
     for line, name in zip(lines, names, strict=True):
@@ -132,7 +132,7 @@ def _printed(lines: Sequence[Prediction]) -> Iterable[str]:
         yield f"{line.example:<{wide}}  {name:<{label}}{probability}{wrong}"
 
 
-def _written(lines: Sequence[Prediction], form: str) -> str:
+def _file_text(lines: Sequence[Prediction], form: str) -> str:
     rows = [{key: value for key, value in line._asdict().items() if value not in (None, "")} for line in lines]
     if form == ".jsonl":
         return "".join(json.dumps(row) + "\n" for row in rows)

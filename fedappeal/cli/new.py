@@ -55,7 +55,10 @@ def write_new(kind: str, path: Path) -> str:
 
 
 def _write_app(folder: Path) -> str:
-    """Write a Flower app into a new folder, whose name is its package's; return a line with the next step."""
+    """Write a Flower app into a new folder; return a line with the next step.
+
+    The folder's name is the package's.
+    """
     name = folder.name
     if not _APP_NAME.fullmatch(name) or iskeyword(name):
         raise ConfigError(f"folder = '{folder}' is not allowed: up to 32 small letters and digits, a letter first")

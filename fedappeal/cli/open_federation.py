@@ -7,8 +7,8 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +23,8 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import did_you_mean
 from fedappeal.system.files import private_folder, replace_file
 from fedappeal.system.keep_running import keep_running
+from fedappeal.system.locks import InUse, only_process
+from fedappeal.system.systemd import unit_path
 from fedappeal.views.terminal.printing import complain, print_lines
 
 _CERTS = "certs"
@@ -44,11 +46,24 @@ _SERVICES = {
     "compose.yml": "docker compose -f $folder/compose.yml up -d, with the image fedappeal",
 }
 """The files for services, each with the command that starts it."""
-_JOIN = "0.0.0.0:9094"  # nosec B104 # volunteers come from anywhere; it listens while an invitation is open
-_ABOUT = {
-    "host": "names and IP addresses under which clients reach this machine; invitations hold the first",
-    "join-address": "HOST:PORT of this machine where invitations are redeemed, open while there is one; empty: none",
+_HOSTS = "names and IP addresses under which clients reach this machine; invitations hold the first"
+_TEXTS = {
+    "join-address": (
+        "0.0.0.0:9094",  # nosec B104 # volunteers come from anywhere; it listens while an invitation is open
+        "HOST:PORT of this machine where invitations are redeemed, open while there is one; empty: none",
+    ),
+    "fleet-published": (
+        "",
+        "HOST:PORT by which clients reach the Fleet API, where a router has another one; empty: the first host, and "
+        "fleet-api-address's port",
+    ),
+    "join-published": (
+        "",
+        "HOST:PORT in invitations, where a router has another one; empty: the first host, and join-address's port",
+    ),
 }
+"""What a federation's file has besides hosts and the table, each with its default and its meaning."""
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -70,17 +85,21 @@ class FederationSettings:
 
     Attributes:
         hosts: names of this machine; the first stands in invitations.
-        join: ``HOST:PORT`` where invitations are redeemed; empty: nowhere.
+        texts: the settings of `_TEXTS`.
         superlink: options of `fedappeal superlink`, without their dashes.
     """
 
     hosts: Sequence[str]
-    join: str
+    texts: Mapping[str, str]
     superlink: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path, options: Options) -> "FederationSettings":
-        """Read a file; ConfigError for what it may not hold."""
+        """Return the settings that a file holds.
+
+        Raises:
+            ConfigError: a key or value that is not allowed.
+        """
         from fedappeal.federation.certificates import general_name
 
         if not path.is_file():  # a pipe would be waited for
@@ -89,34 +108,37 @@ class FederationSettings:
             values = tomllib.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"file '{path}' cannot be read: {error}") from None
-        hosts, join, superlink = values.pop("host", ()), values.pop("join-address", ""), values.pop(_TABLE, {})
+        hosts, superlink = values.pop("host", ()), values.pop(_TABLE, {})
+        texts = {key: values.pop(key, "") for key in _TEXTS}
         for key in values:
-            raise ConfigError(f"{key} in '{path}' is not allowed: host, join-address and the table [{_TABLE}]")
+            raise ConfigError(f"{key} in '{path}' is not allowed: host, {', '.join(_TEXTS)} and the table [{_TABLE}]")
         if not (isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts)):
             raise ConfigError(f"host in '{path}' is not allowed: a list of names, such as [\"fed.example.org\"]")
         for host in hosts:  # it becomes a part of the files for services
             general_name(host)
         if not isinstance(superlink, dict):
             raise ConfigError(f"{_TABLE} in '{path}' is not allowed: a table, [{_TABLE}]")
-        if not isinstance(join, str):
-            raise ConfigError(f"join-address in '{path}' is not allowed: a text, HOST:PORT")
-        settings = cls(hosts, join, superlink)
+        for key, text in texts.items():
+            if not isinstance(text, str):
+                raise ConfigError(f"{key} in '{path}' is not allowed: a text, HOST:PORT")
+        settings = cls(hosts, texts, superlink)
         settings.arguments(path, options)
         return settings
 
-    def without(self, keys: Sequence[str]) -> "FederationSettings":
-        """Return these settings with some options at their defaults."""
-        kept = {key: value for key, value in self.superlink.items() if key not in keys}
-        return FederationSettings(self.hosts, self.join, kept)
+    def changed(self, off: Sequence[str], texts: Mapping[str, str]) -> "FederationSettings":
+        """Return these settings with some options at their defaults, and other texts."""
+        superlink = {key: value for key, value in self.superlink.items() if key not in off}
+        return FederationSettings(self.hosts, {**self.texts, **texts}, superlink)
 
     def text(self, options: Options) -> str:
-        """Return the file: every option with its help, as a comment where it is not set."""
+        """Return the file's text: every option with its help, unset ones as comments."""
         lines = [
             "# A federation: `fedappeal federation open` starts it. An option of that command goes before a line",
             "# here, and `#` before a line makes it the default. Paths begin at this folder.",
         ]
-        for key, value in {"host": list(self.hosts), "join-address": self.join}.items():
-            lines += ["", *_comment(_ABOUT[key]), _line(key, value)]
+        lines += ["", *_comment(_HOSTS), _line("host", list(self.hosts))]
+        for key, (default, about) in _TEXTS.items():
+            lines += ["", *_comment(about), _line(key, self.texts.get(key, default))]
         lines += ["", f"[{_TABLE}]"]
         for key, option in options.items():
             shown = [] if option.several else "" if option.default is None else option.default
@@ -177,7 +199,7 @@ def superlink_options(command: click.Command) -> dict[str, Option]:
     return options
 
 
-def _given(command: click.Command, arguments: Sequence[str]) -> dict[str, Any]:
+def _options_written(command: click.Command, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the options of a command line by name, as the file of settings has them."""
     from fedappeal.flower.superlink.superlink_process import given_options
 
@@ -192,7 +214,7 @@ def _given(command: click.Command, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _without_flags(arguments: Sequence[str], options: Options) -> tuple[list[str], list[str]]:
-    """Return a command line without words such as ``--no-resume``, and the flags that these switch off.
+    """Return a command line without ``--no-FLAG`` words, and the flags that these switch off.
 
     Raises:
         ConfigError: a flag is switched on, too.
@@ -209,7 +231,7 @@ def open_federation(
     command: click.Command,
     folder: Path,
     hosts: Sequence[str],
-    join: str | None,
+    texts: Mapping[str, str | None],
     service: bool,
     arguments: Sequence[str],
 ) -> None:
@@ -219,72 +241,134 @@ def open_federation(
         command: `fedappeal superlink`.
         folder: the folder.
         hosts: names of this machine, besides those of the file of settings.
-        join: ``HOST:PORT`` where invitations are redeemed; None: as that file says.
+        texts: the settings of `_TEXTS`, by name; None: as that file says.
         service: write files for systemd and Docker, and start nothing.
         arguments: options of `fedappeal superlink`, which go before those of the file; ``--no-FLAG`` ends one.
 
     Raises:
-        ConfigError: before anything is started, for what is not allowed.
+        ConfigError: before anything is made or started, for what is not allowed, or a folder that is open already.
     """
-    from fedappeal.federation.address import check_port
-    from fedappeal.federation.certificates import check_names, write_certificates
-    from fedappeal.flower.node.tls import split_address
+    from fedappeal.federation.certificates import general_name
 
     if str(folder).startswith("-"):
         raise ConfigError("folder is missing: fedappeal federation open FOLDER, and options after it")
     path, options = folder / SETTINGS, superlink_options(command)
     given, off = _without_flags(arguments, options)
-    if path.exists():
-        settings = FederationSettings.read(path, options).without(off)
+    chosen = {key: text for key, text in texts.items() if text is not None}
+    is_new = not path.exists()
+    if not is_new:
+        settings = FederationSettings.read(path, options).changed(off, chosen)
     elif not hosts:
         raise ConfigError("host is missing: the name or address under which clients reach this machine (--host)")
     else:
-        first = {**_FIRST, **_given(command, given), **dict.fromkeys(off, False)}
-        settings, given = FederationSettings(hosts, _JOIN if join is None else join, first), []
-    join = settings.join if join is None else join
+        first = {**_FIRST, **_options_written(command, given), **dict.fromkeys(off, False)}
+        defaults = {key: default for key, (default, _) in _TEXTS.items()}
+        settings, given = FederationSettings(hosts, {**defaults, **chosen}, first), []
     words = [*settings.arguments(path, options), *given]
     with command.make_context("superlink", words) as context:
-        addresses = _addresses(context.args, hosts or settings.hosts, join)
-        if not folder.exists():
-            private_folder(folder)
-        certs = folder / _CERTS
-        if (certs / "ca.key").exists() or not (certs / "server.crt").exists():  # the CA's key may be kept elsewhere
-            print_lines(map(str, write_certificates(certs, [*settings.hosts, *hosts], [], 825)))
-        else:
-            check_names(certs / "server.crt", [*settings.hosts, *hosts])
-        (folder / "runs").mkdir(exist_ok=True)
-        if not path.exists():
-            replace_file(path, settings.text(options).encode())
-            print_lines([f"made  {path}  (all settings)"])
-        if service:
-            print_lines(_write_services(folder.absolute(), context.args, addresses))
-            return
-        if addresses.join:
-            address, port = split_address(join)
-            check_port(port, "join-address", address)
-        os.chdir(folder)
-        addresses.write(Path())
-        print_lines(_next_steps(addresses))
-        with _redeeming(context.args, join if addresses.join else ""):
-            command.invoke(context)
+        addresses = _addresses(context.args, hosts or settings.hosts, settings.texts)
+        join = settings.texts["join-address"] if addresses.join else ""
+        # What clients have from invitations is among the names that the certificate has to hold.
+        invited = [address.rpartition(":")[0] for address in (addresses.fleet, addresses.join) if address]
+        names = [*settings.hosts, *hosts, *invited]
+        for name in names:
+            general_name(name)
+        if not service:
+            _check_ports(context, join)
+        with _alone(folder):
+            if is_new and path.exists():
+                raise ConfigError(f"folder = '{folder}' is not allowed: it was opened a moment ago; open it again")
+            _make_missing(folder, names)
+            if is_new:
+                replace_file(path, settings.text(options).encode())
+                print_lines([f"made  {path}  (all settings)"])
+            if service:
+                print_lines(_write_services(folder.absolute(), context.args, addresses, join))
+                return
+            os.chdir(folder)
+            addresses.write(Path())
+            context.obj = Path()  # the command says to its page that it is a federation's
+            print_lines(_next_steps(addresses))
+            with _redeeming(context.args, join):
+                command.invoke(context)
 
 
-def _addresses(arguments: Sequence[str], hosts: Sequence[str], join: str) -> Addresses:
-    """Return where a SuperLink with these options is reached; ConfigError where that is no place."""
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Lock a federation's folder during the block.
+
+    Raises:
+        ConfigError: another process has it open.
+    """
+    if not folder.exists():
+        private_folder(folder)
+    try:
+        with only_process(folder.absolute()):
+            yield
+    except InUse as error:
+        raise ConfigError(f"folder = '{folder}' is not allowed: process {error.process} has it open") from None
+
+
+def _check_ports(context: click.Context, join: str) -> None:
+    """Check that a federation's ports are free and all different.
+
+    Raises:
+        ConfigError: one is taken, or named twice.
+    """
+    from fedappeal.cli.option_groups import PageOptions
+    from fedappeal.flower.superlink.superlink_process import Ports, listener
+    from fedappeal.views.metrics.serving import MetricsPort
+
+    values = context.params
+    with ExitStack() as bound:
+        for setting, address in {**Ports.of(context.args).by_option, "join-address": join}.items():
+            if address:
+                bound.enter_context(listener(address, setting))
+        _ = PageOptions(values["page"], values["page_published"]).place
+        MetricsPort(values["metrics_port"], values["metrics_address"])
+
+
+def _make_missing(folder: Path, hosts: Sequence[str]) -> None:
+    """Make a federation's certificates and folder of runs if they are missing."""
+    from fedappeal.federation.certificates import check_names, write_certificates
+
+    certs = folder / _CERTS
+    if (certs / "ca.key").exists() or not (certs / "server.crt").exists():  # the CA's key may be kept elsewhere
+        print_lines(map(str, write_certificates(certs, hosts, [], 825)))
+    else:
+        check_names(certs / "server.crt", hosts)
+    (folder / "runs").mkdir(exist_ok=True)
+
+
+def _addresses(arguments: Sequence[str], hosts: Sequence[str], texts: Mapping[str, str]) -> Addresses:
+    """Return the addresses at which a SuperLink with these options is reached.
+
+    Raises:
+        ConfigError: a value that is no address.
+    """
     from fedappeal.flower.superlink.superlink_process import Ports
 
-    ports = Ports.of(arguments)
-    if join and not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", join):
-        raise ConfigError(f"join-address = '{join}' is not allowed: HOST:PORT of this machine")
+    ports, join = Ports.of(arguments), texts["join-address"]
+    for key, address in texts.items():
+        if address and not _ADDRESS.fullmatch(address):
+            raise ConfigError(f"{key} = '{address}' is not allowed: HOST:PORT")
     if not (ports.keys_only and ports.tls):  # every client is admitted, or nothing could be trusted
         join = ""
     host = f"[{hosts[0]}]" if ":" in hosts[0] and not hosts[0].startswith("[") else hosts[0]
     fleet, redeemed = (f"{host}:{_port(address)}" if address else "" for address in (ports.fleet, join))
-    return Addresses(ports.control, ports.ca, fleet, redeemed)
+    return Addresses(
+        ports.control,
+        ports.ca,
+        texts["fleet-published"] or fleet if fleet else "",
+        texts["join-published"] or redeemed if redeemed else "",
+    )
 
 
 def _redeeming(arguments: Sequence[str], join: str) -> AbstractContextManager[None]:
-    """Return a block during which another process redeems invitations; ``join``: where, empty: nowhere."""
+    """Return a block during which another process redeems invitations.
+
+    ``join`` is the address of that process; empty: none runs.
+    """
     from fedappeal.flower.superlink.superlink_process import Ports
 
     if not join:
@@ -304,18 +388,18 @@ def _next_steps(addresses: Addresses) -> list[str]:
     ]
 
 
-def _write_services(folder: Path, arguments: Sequence[str], addresses: Addresses) -> list[str]:
+def _write_services(folder: Path, arguments: Sequence[str], addresses: Addresses, join: str) -> list[str]:
     """Write a federation's files for systemd and Docker; return a line each."""
     from fedappeal.flower.superlink.superlink_process import Ports
 
     ports = Ports.of(arguments)
-    published = [f"{port}:{port}" for port in map(_port, (ports.fleet, ports.http, addresses.join)) if port]
+    published = [f"{port}:{port}" for port in map(_port, (ports.fleet, ports.http, join)) if port]
     facts = {
         "folder": str(folder),
-        "escaped": _escaped(str(folder)),
+        "escaped": unit_path(folder, "folder"),
         "host": addresses.fleet.rpartition(":")[0],
         "user": getpass.getuser(),
-        "python": sys.executable,
+        "python": unit_path(sys.executable, "python"),
         "uid": os.getuid(),
         "gid": os.getgid(),
         "ports": json.dumps([*published, "127.0.0.1:8090:8090"])[1:-1],
@@ -326,15 +410,6 @@ def _write_services(folder: Path, arguments: Sequence[str], addresses: Addresses
         replace_file(folder / name, template.substitute(facts).encode())
         lines.append(f"made  {folder / name}  ({Template(start).substitute(facts)})")
     return lines
-
-
-def _escaped(path: str) -> str:
-    """Return a path for a unit of systemd; ConfigError for one that has a line break, a quotation mark or such."""
-    if not path.isprintable() or set(path) & set('"\\$'):
-        raise ConfigError(
-            f"folder = {path!r} is not allowed with --service: a path without quotation marks, $ and \\"
-        )
-    return path.replace("%", "%%")
 
 
 def _port(address: str) -> str:

@@ -145,7 +145,7 @@ class MetricsOptions:
 
 @dataclass(frozen=True)
 class WatchOptions(PageOptions, MetricsOptions):
-    """How a command follows a run, what it prints, and where the run's live page and metrics stand."""
+    """Options of a command that follows a run: its output, live page and metrics."""
 
     track: list[str] | None = option(
         None, "record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"

@@ -43,7 +43,7 @@ def with_run_options(command: Command) -> Command:
         parameters += _of_field(key, field, _choices(field), None, show_default=shown, rich_help_panel=panel)
 
     def settings(options: dict[str, Any]) -> dict[str, Any]:
-        return {"settings": {**plugin_options(options.pop(SET) or ()), **_given(options)}}
+        return {"settings": {**plugin_options(options.pop(SET) or ()), **_values_set(options)}}
 
     return _with_options(command, ["settings"], parameters, settings)
 
@@ -58,7 +58,7 @@ def with_limit_options(command: Command) -> Command:
         unit = f" ({fact(field, 'unit')})" if fact(field, "unit") else ""
         shown = shown_default(field.default)
         parameters += _of_field(key, field, unit, None, show_default=shown, rich_help_panel="Limits")
-    return _with_options(command, ["given"], parameters, lambda options: {"given": _given(options)})
+    return _with_options(command, ["given"], parameters, lambda options: {"given": _values_set(options)})
 
 
 def with_client_options(command: Command) -> Command:
@@ -183,7 +183,7 @@ def _parameter(name: str, option: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _values_set(options: Mapping[str, Any]) -> dict[str, Any]:
     return {kebab(name): value for name, value in options.items() if value is not None}
 
 
@@ -201,7 +201,7 @@ def _choices(field: FieldInfo) -> str:
 
 
 def explain(error: UsageError) -> str:
-    """Return an error in one line, with the help that says more.
+    """Return an error as one line that names the help to read.
 
     Args:
         error: what click found; an option that is a plug-in's setting is named with its plug-ins.

@@ -71,10 +71,10 @@ def _settings(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
     for key, field in fields.items():
         if not fact(field, "internal"):
             default = "required" if field.is_required() else default_of(field.default)
-            yield _row(f"`{key}`", default, _allowed(field), field.description or "")
+            yield _row(f"`{key}`", default, _bounds_text(field), field.description or "")
 
 
-def _allowed(field: FieldInfo) -> str:
+def _bounds_text(field: FieldInfo) -> str:
     """Return a field's unit, choices or bounds."""
     bounds = (
         f"{word} {getattr(item, name):g}"

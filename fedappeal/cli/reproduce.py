@@ -11,16 +11,17 @@ from rich.console import Console
 from fedappeal.cli.option_groups import BenchOptions, ReproduceOptions
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.runs.launch.in_process import Machine
-from fedappeal.settings.config import ConfigError, Scalar, scalar
+from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import key_and_value
 from fedappeal.studies.bench import bench_page as bench_page
-from fedappeal.studies.bench.results import RESULTS, BenchResults
+from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
 from fedappeal.studies.bench.runs import Selection, do_runs, run_again
 from fedappeal.studies.experiment import Experiment, Results
 from fedappeal.studies.experiment_page import add_to_page, all_tables, rewrite_page, write_page
 from fedappeal.studies.grid_search import best_of_each, grid_experiment, grid_keys
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import Plan, make_plan
-from fedappeal.studies.record import StudyRecord, read_record
+from fedappeal.studies.study_record import StudyRecord, read_record
 from fedappeal.studies.verdict import check_statistics
 from fedappeal.system.wording import in_columns
 from fedappeal.views.comparison.measures import check_plots
@@ -57,13 +58,13 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
     check_statistics()
     if experiment.figure or experiment.glances:
         check_plots()
-    changed = dict(map(_changed, options.changed or ()))
+    changed = dict(key_and_value(text, "set") for text in options.changed or ())
     tried = grid_experiment(experiment, keys) if keys else experiment
     seeds = options.seeds or (1 if keys else 0)
     plan = make_plan(tried, options.out.absolute(), seeds, options.quick, changed, machine.data_dir)
     if keys:
         plan = dataclasses.replace(plan, searched=(options.name, options.grid))
-    results, failed = _carried_out(plan, machine, options.redo)
+    results, failed = _results(plan, machine, options.redo)
     folder = options.pages or options.out
     trouble = _report(*write_page(plan, results, failed, folder))
     if keys:
@@ -71,7 +72,7 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
     _end(failed, trouble)
 
 
-def _carried_out(plan: Plan, machine: Machine, redo: bool) -> tuple[Results, dict[str, str]]:
+def _results(plan: Plan, machine: Machine, redo: bool) -> tuple[Results, dict[str, str]]:
     say(_CONSOLE, (plan.experiment.title, "bold"), f" ({plan.experiment.source})")
     with _until_interrupted():
         return carry_out(plan, machine, _CONSOLE, redo)
@@ -105,7 +106,7 @@ def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machin
     folder = options.pages or options.out
     record = read_record(experiment, folder)
     plan = record.missing(options.out.absolute(), options.seeds, machine.data_dir)
-    results, failed = _carried_out(plan, machine, options.redo)
+    results, failed = _results(plan, machine, options.redo)
     _end(failed, _report(*add_to_page(record, plan, results, failed, folder)))
 
 
@@ -123,13 +124,6 @@ def _report(page: Path, record: StudyRecord, trouble: str) -> bool:
     if trouble:
         complain(f"the figure could not be drawn: {trouble}")
     return bool(trouble)
-
-
-def _changed(text: str) -> tuple[str, Scalar]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"set = '{text}' is not allowed: KEY=VALUE")
-    return key, scalar(value)
 
 
 def start_bench(options: BenchOptions, machine: Machine) -> None:

@@ -165,9 +165,9 @@ def arguments(
         return ["resume", *(str(run_folder(part, runs)) if i == 0 else part for i, part in enumerate(rest)), *where]
     if command in ("invite", "invites"):
         return ["federation", command, *rest, "--federation", str(INVITATIONS)]
-    if command == "watch":
-        rest += _options_of(environment, METRICS)
-    return [command, *rest, *where] if command in ("federation", "watch") else list(given)
+    if command == "watch":  # the page invites, too
+        return [command, *rest, *_options_of(environment, METRICS), "--federation", str(INVITATIONS)]
+    return [command, *rest, *where] if command == "federation" else list(given)
 
 
 def main() -> None:
@@ -188,6 +188,7 @@ def _register() -> int:
     from fedappeal.federation.nodes import UNREGISTERED, PublicKey, register
     from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.flower.control import ControlError
+    from fedappeal.protocol.foreign_text import printable
 
     keys = [PublicKey.read(slot.public_key) for slot in wait_for_replicas(CLIENTS)]
     superlink = RemoteSuperLink.checked(SUPERLINK, str(CA))
@@ -195,9 +196,13 @@ def _register() -> int:
         statuses = {node.client_id: node.status for node in superlink.nodes()}
         fresh = [key for key in keys if key.client_id not in statuses]
         register(superlink, fresh)
+        others = [run for run in superlink.runs() if not run.ended]
     except ControlError as error:
         sys.exit(f"fedappeal: {error}")
     tell(f"{len(keys)} clients, {len(fresh)} of them new")
+    for run in others:
+        end = f"docker compose run --rm --no-deps federation federation stop {run.run_id}"
+        tell(f"run {run.run_id} ({printable(run.folder, 200)}) goes on beside this one: {end}")
     for key in keys:
         if statuses.get(key.client_id) == UNREGISTERED:
             tell(f"{key.name} was struck off and is not admitted any more", client=key.client_id)

@@ -16,8 +16,7 @@ from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, Scalar
-from fedappeal.settings.model import Count, CountOrZero, Positive
-from fedappeal.settings.training import LearningRate, LocalSteps
+from fedappeal.settings.training import LocalTrainingSettings
 
 if TYPE_CHECKING:
     import torch
@@ -77,42 +76,6 @@ def recall_before(store: Store, name: str, server_round: int) -> Arrays:
         return {}
     moment = "after/" if int(record.values["round"]) < server_round else "before/"
     return {key.removeprefix(moment): array for key, array in record.arrays.items() if key.startswith(moment)}
-
-
-class LocalTrainingSettings(LocalSteps, LearningRate):
-    """Settings of one local training, under the same keys in messages and runs."""
-
-    learning_rate: Positive
-    batch_size: Count
-    local_steps: CountOrZero = 0
-
-    @classmethod
-    def of(cls, *sources: Mapping[str, object]) -> "LocalTrainingSettings":
-        """Return the settings, each from the first source that has it.
-
-        Raises:
-            ConfigError: where one is missing or not allowed.
-        """
-        merged: dict[str, object] = {}
-        names = cls.keys()
-        for source in reversed(sources):
-            merged |= {key: source[key] for key in names if key in source}
-        return cls.parse(merged)
-
-    def changed_by(self, told: Mapping[str, object]) -> "LocalTrainingSettings":
-        """Return the settings with those that a message tells, such as a schedule's learning rate.
-
-        Raises:
-            ConfigError: one of those is not allowed.
-        """
-        changed = {key: told[key] for key in self.keys() if key in told}
-        return self.of(changed, self.as_config()) if changed else self
-
-    def steps(self, num_examples: int) -> int:
-        """Number of local steps: the setting, or as many as the epochs hold."""
-        if self.local_steps:
-            return self.local_steps
-        return self.local_epochs * -(-num_examples // self.batch_size)
 
 
 class LocalProblem(Protocol):
@@ -235,15 +198,22 @@ class LocalRule(Plugin):
     keeps_personal: ClassVar[bool] = True
     """Whether clients may train arrays that they do not send, where a part of the model travels."""
     batched: ClassVar[bool] = False
-    """Whether clients can train in batches: `train` is SGD with `batched_terms`. Else they train one by one.
+    """Whether clients can train in batches: `train` is SGD with `batched_terms`, or it `stacks`.
 
-    Not inherited by a class that writes its own `train` and nothing of the batched form.
+    Else they train one by one. Not inherited by a class that writes its own `train` and nothing of the batched form.
+    """
+    stacks: ClassVar[bool] = False
+    """Whether `train` can be given the parameters of several clients with a leading axis.
+
+    It must treat each of their elements alone, read a loss by its gradient alone, and remember nothing.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "train" in cls.__dict__ and not {"batched", "batched_terms"} & cls.__dict__.keys():
             cls.batched = False
+        if "train" in cls.__dict__ and "stacks" not in cls.__dict__:
+            cls.stacks = False
 
     @classmethod
     def settings_name(cls) -> str:

@@ -98,10 +98,10 @@ def parse_section(plugin: type[Plugin], values: Mapping[str, Any]) -> PluginSett
     try:
         return plugin.Settings.parse(values)
     except ConfigError as error:
-        raise ConfigError(_prefixed(str(error), plugin.settings_name())) from None
+        raise ConfigError(_with_prefix(str(error), plugin.settings_name())) from None
 
 
-def _prefixed(lines: str, name: str) -> str:
+def _with_prefix(lines: str, name: str) -> str:
     """Prefix the keys of errors with a plug-in's name."""
     prefixed = []
     for line in lines.splitlines():

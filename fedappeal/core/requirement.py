@@ -1,8 +1,9 @@
 """What a client measures of a model, and what it requires: rho_k, and the base of its kinds."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar, Protocol
 
 from fedappeal.core.plugins import Plugin
@@ -39,6 +40,18 @@ class Evaluation:
 
 UNMEASURED = Evaluation(math.nan, math.nan)
 """Placeholder: not measured (NaN)."""
+
+
+class MeasuredOnce:
+    """An evaluation that is measured when it is first read."""
+
+    def __init__(self, measure: Callable[[], Evaluation]) -> None:
+        self._measured = cache(measure)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._measured(), name)
 
 
 @dataclass(frozen=True)

@@ -143,9 +143,11 @@ def fingerprint_of(path: Path) -> bytes:
     return _read_certificate(path).fingerprint(hashes.SHA256())
 
 
-def new_authority(name: str, begin: datetime.datetime, end: datetime.datetime) -> Authority:
-    """Make a CA (EC P-256)."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def new_authority(
+    name: str, begin: datetime.datetime, end: datetime.datetime, key: ec.EllipticCurvePrivateKey | None = None
+) -> Authority:
+    """Make a CA (EC P-256), or a new certificate for its key."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,
@@ -194,7 +196,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _authority(folder: Path, days: int) -> tuple[Authority, Made]:
     certificate, key = folder / "ca.crt", folder / "ca.key"
     about = "the CA: every client gets a copy"
-    if certificate.exists() or key.exists():
+    if certificate.exists() or (key.exists() and (folder / "server.crt").exists()):
         authority = Authority(_read_certificate(certificate), _read_pem_key(key))
         if authority.certificate.public_key() != authority.key.public_key():
             raise ConfigError(f"'{key}' is not the key of '{certificate}': put back the one that is")
@@ -203,9 +205,12 @@ def _authority(folder: Path, days: int) -> tuple[Authority, Made]:
         return authority, Made(certificate, True, about)
     now = _now()
     end = now + datetime.timedelta(days=max(days, _CA_DAYS))
-    authority = new_authority(f"fedappeal CA {now:%Y-%m-%d}", now - _BACKDATED, end)
-    # The key first: what is cut short here leaves no certificate, and says so the next time.
-    replace_file(key, private_pem(authority.key), mode=_PRIVATE)
+    # A key without certificates is of a start that was cut short.
+    authority = new_authority(
+        f"fedappeal CA {now:%Y-%m-%d}", now - _BACKDATED, end, _read_pem_key(key) if key.exists() else None
+    )
+    if not key.exists():
+        replace_file(key, private_pem(authority.key), mode=_PRIVATE)
     replace_file(certificate, authority.certificate.public_bytes(Encoding.PEM))
     return authority, Made(certificate, False, about)
 

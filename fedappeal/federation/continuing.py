@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fedappeal.core.plugins import allow_options
@@ -23,6 +24,11 @@ _PATIENCE = 60.0
 """Seconds in which the SuperLink has to answer, and a run's earlier server process to end."""
 
 
+def to_continue(database: Path) -> Path:
+    """Return the file of the runs that are to be continued."""
+    return database.with_name(f"{database.name}.continue")
+
+
 class UnfinishedRuns:
     """The runs that are to be continued, kept beside the database until each is.
 
@@ -34,7 +40,7 @@ class UnfinishedRuns:
     """
 
     def __init__(self, database: Path) -> None:
-        self._file = database.with_name(f"{database.name}.continue")
+        self._file = to_continue(database)
         before = self._file.read_text(encoding="utf-8").split() if self._file.exists() else []
         if not all(word.isascii() and word.isdigit() for word in before):
             raise ConfigError(f"file '{self._file}' is not allowed: ids of runs; delete it to continue none of them")
@@ -89,10 +95,12 @@ def _continue(superlink: RemoteSuperLink, unfinished: UnfinishedRuns, allow: Seq
             _await_its_process(run)
             if _goes_on(run, superlink.runs()):  # as it is by now: an operator may have stopped it
                 began = f"run {run.run_id} was under way when the SuperLink ended"
-                _log.warning("%s: it continues as run %s", began, _continued(superlink, run, allow))
-            superlink.stop_run(run.run_id)  # Flower would wait for its process, and clients would answer it
+                _log.warning("%s: it continues as run %s", began, _continuation(superlink, run, allow))
         except (ControlError, ConfigError, NotDone, OSError) as error:  # OSError: it cannot write to the folder
             _log.error("run %s was under way, and does not continue: %s", run.run_id, error)
+        if run.folder:
+            with suppress(ControlError):
+                superlink.stop_run(run.run_id)  # Flower would wait for its process, and clients would answer it
         unfinished.settled(run.run_id)
 
 
@@ -110,7 +118,7 @@ def _goes_on(run: ListedRun, runs: Sequence[ListedRun]) -> bool:
     return status not in ("completed", "stopped") and not later
 
 
-def _continued(superlink: RemoteSuperLink, run: ListedRun, allow: Sequence[str]) -> str:
+def _continuation(superlink: RemoteSuperLink, run: ListedRun, allow: Sequence[str]) -> str:
     """Return the id of the run that continues another one.
 
     Raises:
@@ -118,6 +126,8 @@ def _continued(superlink: RemoteSuperLink, run: ListedRun, allow: Sequence[str])
     """
     if not run.folder:
         raise NotDone("it is not one of fedappeal's")
+    if not Path(run.folder).exists():
+        raise NotDone(f"it ended before it had made its folder '{run.folder}': submit it again")
     folder = RunFolder.open(Path(run.folder).absolute())
     with folder.alone():
         for line in folder.mend():

@@ -4,14 +4,16 @@ import os
 import re
 import secrets
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedappeal.federation.certificates import CLIENT_NAME
-from fedappeal.protocol.invitation import digest_of
+from fedappeal.federation.certificates import CLIENT_NAME, fingerprint_of
+from fedappeal.federation.folder import FederationFolder
+from fedappeal.protocol.invitation import Invitation, digest_of
 from fedappeal.protocol.proof import client_id_of
 from fedappeal.settings.config import ConfigError
 
@@ -26,6 +28,8 @@ CREATE TABLE IF NOT EXISTS invitation (id INTEGER PRIMARY KEY, name TEXT, digest
     withdrawn INTEGER DEFAULT 0);
 CREATE TABLE IF NOT EXISTS member (invitation INTEGER, key BLOB, name TEXT, since REAL, UNIQUE (invitation, key));
 """
+_TURNS = threading.Lock()
+"""Threads of this process wait for each other here: SQLite lets one that is unlucky wait until its time is over."""
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -191,7 +195,7 @@ class Invitations:
     def _open(self) -> Iterator[sqlite3.Connection]:
         """Yield the database in one transaction, in which no other process writes."""
         try:
-            with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as database:
+            with _TURNS, closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as database:
                 database.execute("BEGIN IMMEDIATE")
                 try:
                     yield database
@@ -203,3 +207,36 @@ class Invitations:
                     database.commit()
         except sqlite3.Error as error:
             raise ConfigError(f"file '{self._path}' cannot be read or written: {error}") from None
+
+
+def invitation_file(opened: FederationFolder, name: str) -> Path:
+    """Return the file in which `fedappeal federation invite` leaves the line for a client of this name."""
+    return opened.path / f"{name}.invite"
+
+
+def invite(opened: FederationFolder, name: str, uses: int, expires: str) -> Invitation:
+    """Return a new invitation, of which the federation itself keeps the hash alone.
+
+    Args:
+        opened: the federation's folder.
+        name: what the client is called.
+        uses: how many clients may use it.
+        expires: for how long, as `seconds_of` reads it.
+
+    Raises:
+        ConfigError: for what is not allowed, or where the federation takes no invitations.
+    """
+    if not opened.addresses.join:
+        raise ConfigError(
+            f"'{opened.path}' takes no invitations: join-address is empty there, or keys are not asked for"
+        )
+    invitation = Invitation.new(opened.addresses.join, fingerprint_of(Path(opened.ca_file)))
+    Invitations(opened.path).add(name, invitation.secret, uses, seconds_of(expires))
+    invitation_file(opened, name).unlink(missing_ok=True)  # that of an earlier one
+    return invitation
+
+
+def withdraw(opened: FederationFolder, name: str) -> None:
+    """Take the open invitation of a name back, with its file; ConfigError where there is none."""
+    Invitations(opened.path).withdraw(name)
+    invitation_file(opened, name).unlink(missing_ok=True)

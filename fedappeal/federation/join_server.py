@@ -5,12 +5,14 @@ that certificate alone, what awaits it; and at last it shows the secret, beside 
 """
 
 import asyncio
+import math
 import socket
+import threading
 import time
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -20,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from fedappeal.federation.invitations import UNKNOWN, Invitations, NotRedeemed
 from fedappeal.federation.nodes import UNREGISTERED, PublicKey, register
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError
+from fedappeal.flower.control import ControlError, ListedRun
 from fedappeal.flower.node.signing import NotSigned, signed_by
 from fedappeal.flower.node.tls import split_address
 from fedappeal.flower.superlink.connections import serve_http
@@ -36,11 +38,39 @@ WRONG_WAITS = 1.0
 """Seconds until a wrong guess is answered; of more than `MOST_WRONG` at a time the further ones are at once."""
 MOST_WRONG = 64
 _MOST_BODY = 1024
+_ASKED_EVERY = 5.0
+"""Seconds for which the SuperLink's runs, or what became of a key, answer further requests."""
+_MOST_KEPT = 256
 _LOOK = 0.5
 _SHOWN_RUNS = 20
 _DIGEST_BYTES = 32
 
 log = RateLimitedLog()
+
+
+T = TypeVar("T")
+
+
+class _LatestAnswers(Generic[T]):
+    """The latest answers to some questions, each for a few seconds, so that repeated ones cost nothing.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._answers, self._lock = clock, dict[bytes, tuple[float, T]](), threading.Lock()
+
+    def get(self, question: bytes, ask: Callable[[], T]) -> T:
+        """Return the answer to a question; ask, one at a time, where there is none of late. Raises what that does."""
+        with self._lock:
+            since, answer = self._answers.pop(question, (-math.inf, None))
+            if answer is None or self._clock() - since >= _ASKED_EVERY:
+                since, answer = self._clock(), ask()
+            self._answers[question] = since, answer
+            if len(self._answers) > _MOST_KEPT:
+                del self._answers[next(iter(self._answers))]
+            return answer
 
 
 class JoinApp:
@@ -56,6 +86,7 @@ class JoinApp:
     def __init__(self, invitations: Invitations, superlink: RemoteSuperLink, fleet: str, ca: bytes) -> None:
         self._invitations, self._superlink, self._fleet, self._ca = invitations, superlink, fleet, ca
         self._wrong = 0
+        self._runs, self._outcomes = _LatestAnswers[list[ListedRun]](), _LatestAnswers[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, and end its connection."""
@@ -104,7 +135,7 @@ class JoinApp:
         if len(digest) != _DIGEST_BYTES:
             raise NotRedeemed(UNKNOWN)
         invited = self._invitations.look(digest, _signer(headers))
-        runs = [run for run in self._superlink.runs() if not run.ended][-_SHOWN_RUNS:]
+        runs = [run for run in self._runs.get(b"", self._superlink.runs) if not run.ended][-_SHOWN_RUNS:]
         return {"name": invited.name, "runs": [{"task": run.task, "strategy": run.strategy} for run in runs]}
 
     def _redeem(self, secret: bytes, headers: dict[bytes, bytes]) -> dict[str, Any]:
@@ -113,7 +144,7 @@ class JoinApp:
             raise NotRedeemed(UNKNOWN)
         key = signed_by(headers)
         name = self._invitations.redeem(secret, key)
-        (outcome,) = register(self._superlink, [PublicKey(key, name)])
+        outcome = self._outcomes.get(key, lambda: register(self._superlink, [PublicKey(key, name)])[0])
         if outcome == UNREGISTERED:
             raise NotRedeemed(UNREGISTERED)
         print(f"{name} joined ({client_id_of(key)})", flush=True)

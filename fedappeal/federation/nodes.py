@@ -34,23 +34,35 @@ class PublicKey:
 
     @classmethod
     def read(cls, path: Path) -> "PublicKey":
-        """Read the public half of a client's key (OpenSSH, a line).
+        """Read the public half of a client's key from a file; ConfigError as `parse`."""
+        try:
+            content = path.expanduser().read_bytes()
+        except OSError as error:
+            raise ConfigError(f"key = '{path}' is not allowed: {error.strerror}") from None
+        return cls.parse(content, f"'{path}'", path.stem)
+
+    @classmethod
+    def parse(cls, content: bytes, place: str, name: str) -> "PublicKey":
+        """Return the public half of a client's key.
+
+        Args:
+            content: one line, as OpenSSH writes it.
+            place: where it stands, for messages.
+            name: what to call it where the line has no comment.
 
         Raises:
             ConfigError: if it is not one.
         """
-        wanted = "the .pub file of an ECDSA key on a NIST curve (`fedappeal key` makes one)"
+        line = content.removeprefix(BOM_UTF8).strip()
         try:
-            content = path.expanduser().read_bytes().removeprefix(BOM_UTF8)
-            key = load_ssh_public_key(content)
-        except OSError as error:
-            raise ConfigError(f"key = '{path}' is not allowed: {error.strerror}") from None
+            key = load_ssh_public_key(line) if b"\n" not in line else None
         except (ValueError, UnsupportedAlgorithm):
-            raise ConfigError(f"key = '{path}' is not allowed: {wanted}") from None
+            key = None
         if not is_node_key(key):
-            raise ConfigError(f"key = '{path}' is not allowed: {wanted}")
-        comment = content.decode(errors="replace").split(maxsplit=2)[2:]
-        return cls(public_key_bytes(key), comment[0].strip() if comment else path.stem)
+            wanted = "the .pub file of an ECDSA key on a NIST curve (`fedappeal key` makes one)"
+            raise ConfigError(f"key = {place} is not allowed: {wanted}")
+        comment = line.decode(errors="replace").split(maxsplit=2)[2:]
+        return cls(public_key_bytes(key), comment[0] if comment else name)
 
     @property
     def client_id(self) -> str:

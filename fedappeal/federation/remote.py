@@ -22,8 +22,8 @@ _STATUS_EVERY = 1.0
 _TLS_WITHIN = 3.0
 """Seconds in which it has to show its certificate."""
 _LOOK_EVERY = 3600.0
-_CONTINUED_WITHIN = 30.0
-"""Seconds in which a SuperLink that came back submits the continuation of a run."""
+_CONTINUED_WITHIN = 60.0
+"""Seconds in which a SuperLink that came back submits the continuation of a run that has failed meanwhile."""
 PATIENCE = 180.0
 """Seconds without an answer of the SuperLink after which waiting is given up; a restarted one is back sooner."""
 
@@ -140,11 +140,13 @@ class RemoteSuperLink:
             if follower:
                 follower.read()
             if status and status.finished:
-                if status.completed or time.monotonic() - lost > _CONTINUED_WITHIN:
-                    return _failure(status, follower.failed if follower else "")
-                if later := self._later_run(run_id):
+                # A SuperLink can be away and back between two looks: the list of runs says so, not a lost answer.
+                later = 0 if status.completed else self._later_run(run_id)
+                if later:
                     on_status(f"the SuperLink came back, and continues it as run {later}")
                     run_id = later
+                elif status.completed or time.monotonic() - lost > _CONTINUED_WITHIN:
+                    return _failure(status, follower.failed if follower else "")
             time.sleep(_POLL)
 
     def _later_run(self, run_id: int) -> int:

@@ -191,7 +191,8 @@ class SuperLink:
         deadline = time.monotonic() + _READY_WITHIN
         while time.monotonic() < deadline:
             if not self.alive:
-                raise SuperLinkError(f"the SuperLink ended while starting: {self._last_line()}")
+                log = self.log_file
+                raise SuperLinkError(f"the SuperLink ended while starting: {last_line(log)} (see {log})")
             # The HTTP port is bound last, after the Fleet API.
             with socket.socket() as probe:
                 probe.settimeout(1.0)
@@ -210,9 +211,6 @@ class SuperLink:
             host, _, port = address.rpartition(":")
             if self._guarded and (uid := listener_of((host, int(port)))) != os.geteuid():
                 raise _PortTaken(f"the port {address} is in use by user {uid}")
-
-    def _last_line(self) -> str:
-        return f"{last_line(self.log_file)} (see {self.log_file})"
 
 
 def _flower_command(name: str) -> Path:

@@ -6,7 +6,6 @@ It is built of settings alone, and its settings are read here.
 What a SuperLink sends as a bundle may be anything: it is read within bounds, whatever its headers say.
 """
 
-import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -39,8 +38,8 @@ LARGEST = 10 * 2**20
 """Bytes of a bundle whose code may run: as many as `flwr build` allows."""
 MOST_UNPACKED = 64 * 2**20
 """Bytes of its files together."""
-_LONGEST_NAME = 200
-_FILE = re.compile(rf"[\w .,+=@()\[\]/-]{{1,{_LONGEST_NAME}}}")
+_LONGEST_NAME, _LONGEST_PART = 200, 255
+"""Characters of a file's name with its folders, and bytes of each part, which a file system takes."""
 _SETTINGS, _HEADER = "pyproject.toml", b"PK\x01\x02"
 
 
@@ -125,7 +124,7 @@ def read_bundle(content: bytes, overrides: UserConfig) -> RunSettings:
         overrides: settings that differ from the bundle's; the keys must exist there.
 
     Raises:
-        ValueError: if it is no bundle, or its settings cannot be read.
+        BundleRefused: if it is no bundle, or its settings cannot be read.
     """
     with opened(content) as archive:
         pyproject = tomli.loads(read_file(archive, _SETTINGS, _LARGEST_SETTINGS).decode())
@@ -136,28 +135,34 @@ def read_bundle(content: bytes, overrides: UserConfig) -> RunSettings:
     return RunSettings(*settings, content if len(content) <= LARGEST else b"", client_app)
 
 
+class BundleRefused(ValueError):
+    """A bundle is not allowed; the text says why, in one line that goes on from there."""
+
+
 @contextmanager
 def opened(content: bytes) -> Iterator[zipfile.ZipFile]:
-    """Open a bundle; whatever reading it raises inside the block becomes a ValueError of one line."""
+    """Open a bundle; whatever reading it raises inside the block becomes `BundleRefused`."""
     try:
         if (files := content.count(_HEADER)) > MOST_FILES:
-            raise ValueError(f"it has {files} files: at most {MOST_FILES} are allowed")
+            raise BundleRefused(f"it has {files} files: at most {MOST_FILES} are allowed")
         with zipfile.ZipFile(BytesIO(content)) as archive:
             yield archive
+    except BundleRefused:
+        raise
     except Exception as error:  # garbage raises almost anything
-        raise ValueError(f"the bundle cannot be read: {error}") from None
+        raise BundleRefused(f"it cannot be read: {error}") from None
 
 
 def read_file(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
     """Return a file of a bundle.
 
     Raises:
-        ValueError: it has more bytes than these.
+        BundleRefused: it has more bytes than these.
     """
     with archive.open(name) as file:
         content = file.read(most + 1)  # by a number: without one, a header that lies unpacks all there is
     if len(content) > most or archive.getinfo(name).file_size > most:
-        raise ValueError(f"'{name}' has more than {most} bytes")
+        raise BundleRefused(f"'{name}' has more than {most} bytes")
     return content
 
 
@@ -169,16 +174,16 @@ def check_app(content: bytes, client_app: str) -> None:
         client_app: ``module:attribute`` of its ClientApp.
 
     Raises:
-        ValueError: it is not allowed.
+        BundleRefused: it is not allowed.
     """
     with opened(content) as archive:
         files = _files_of(archive)
         module, _, _ = client_app.partition(":")
         path = module.replace(".", "/")
         if len(client_app) > _LONGEST_NAME:  # its owner reads it
-            raise ValueError(f"clientapp has {len(client_app)} characters: at most {_LONGEST_NAME} are allowed")
+            raise BundleRefused(f"clientapp has {len(client_app)} characters: at most {_LONGEST_NAME} are allowed")
         if not is_reference(client_app) or not {f"{path}.py", f"{path}/__init__.py"} & set(files):
-            raise ValueError(f"clientapp = {client_app!r} is not allowed: module:attribute of a file in the bundle")
+            raise BundleRefused(f"clientapp = {client_app!r} is not allowed: module:attribute of a file of it")
 
 
 def unpack_app(content: bytes, folder: Path) -> None:
@@ -196,12 +201,15 @@ def _files_of(archive: zipfile.ZipFile) -> list[str]:
     for info in infos:
         parts = info.filename.split("/")
         plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
-        if not plain or not _FILE.fullmatch(info.filename) or {"", ".", ".."} & set(parts):
-            raise ValueError(
+        fits = len(info.filename) <= _LONGEST_NAME and all(len(part.encode()) <= _LONGEST_PART for part in parts)
+        # What cannot be printed could be taken for another name by its owner, who reads it.
+        readable = info.filename.isprintable() and "\\" not in info.filename
+        if not (plain and readable and fits) or {"", ".", ".."} & set(parts):
+            raise BundleRefused(
                 f"the file {info.filename[:_LONGEST_NAME]!r} is not allowed: a plain file in a folder of it"
             )
     if (size := sum(info.file_size for info in infos)) > MOST_UNPACKED:
-        raise ValueError(f"its files are {size} bytes: at most {MOST_UNPACKED} are allowed")
+        raise BundleRefused(f"its files are {size} bytes: at most {MOST_UNPACKED} are allowed")
     if len(names := {info.filename for info in infos}) != len(infos):
-        raise ValueError("it has two files of one name")
+        raise BundleRefused("it has two files of one name")
     return sorted(names)

@@ -198,7 +198,7 @@ class Control:
     def runs(self) -> list[ListedRun]:
         """Return all runs that the SuperLink knows, in the order in which they were submitted."""
         runs = self._client.ListRuns(control_pb2.ListRunsRequest()).run_dict.values()
-        return [_listed(run) for run in sorted(runs, key=lambda run: _moment(run.pending_at))]
+        return [_listed_run(run) for run in sorted(runs, key=lambda run: _moment(run.pending_at))]
 
     def register_node(self, public_key: bytes, name: str) -> None:
         """Register a key (PEM); `KeyInUse` where it is known, or was unregistered once."""
@@ -215,7 +215,7 @@ def _status(status: RunStatusProto) -> FlowerRunStatus:
     return FlowerRunStatus(*(printable(text) for text in (status.status, status.sub_status, status.details)))
 
 
-def _listed(run: RunProto) -> ListedRun:
+def _listed_run(run: RunProto) -> ListedRun:
     status, overrides = _status(run.status), user_config_from_proto(run.override_config)
     strategy, task, folder = (str(overrides.get(key, "")) for key in LISTED)
     word = status.sub_status if status.finished else status.status

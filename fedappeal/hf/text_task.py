@@ -156,7 +156,9 @@ class TextTask(Task):
         assign.check_client(self.settings, client)
         flip = client in assign.flipped_clients(self.settings)
         made = []
-        for part, rows in zip(("train", "test"), assign.split(self.settings, client, self.rows[client]), strict=True):
+        for part, rows in zip(
+            ("train", "test"), assign.split_rows(self.settings, client, self.rows[client]), strict=True
+        ):
             labels = self.table.labels[rows]
             if flip and (part == "train" or self.settings.flip_on == "both"):
                 labels = self.num_classes - 1 - labels
@@ -348,7 +350,7 @@ class CausalLM(TextTask):
     def answers(self, outputs: Any, x: Structure) -> list[tuple[str, float]]:
         """Return the likeliest token behind each text, with its probability."""
         last = cast("dict[str, Tensor]", x)["attention_mask"].sum(1) - 1
-        shares, tokens = outputs[range(len(last)), last].double().softmax(-1).max(-1)
+        shares, tokens = outputs[range(len(last)), last].cpu().double().softmax(-1).max(-1)
         names = [self.tokenizer.decode([token]) for token in tokens.tolist()]
         return list(zip(names, shares.tolist(), strict=True))
 
@@ -375,4 +377,4 @@ class CausalLM(TextTask):
         """Return ``token-accuracy``: the mean over texts of the share of their tokens that are predicted."""
         following = cast("Tensor", y)[:, 1:]
         right = (outputs[:, :-1].argmax(-1) == following).sum(1) / (following != IGNORED).sum(1)
-        return {"token-accuracy": right.double().mean().item()}
+        return {"token-accuracy": right.cpu().double().mean().item()}

@@ -102,20 +102,3 @@ class Minibatches:
         blocks = list(self.blocks(max(1, self.steps) * self.shape[1]))
         drawn: NDArray[np.generic] = blocks[0] if blocks else np.empty((0, self.shape[1]), dtype=np.int64)
         return drawn if dtype is None else drawn.astype(dtype, copy=False)
-
-
-def batch_indices(
-    seed: int,
-    client: str,
-    server_round: int,
-    num_examples: int,
-    steps: int,
-    batch_size: int,
-    purpose: str = "batches",
-) -> NDArray[np.int64]:
-    """Return all minibatches of one local training; arguments as in `Minibatches`.
-
-    Returns:
-        int64 indices into the training examples, shape ``(steps, min(batch_size, num_examples))``.
-    """
-    return np.asarray(Minibatches(seed, client, server_round, num_examples, steps, batch_size, purpose))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from io import BytesIO
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,78 +21,8 @@ if TYPE_CHECKING:
     from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 
-Form = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape and dtype of a model's arrays, by name."""
 Sums = Mapping[str, NDArray[np.floating]]
 """A weighted sum of models: one vector an array, by name."""
-
-
-@dataclass(frozen=True)
-class Summand:
-    """One summand of a weighted sum: the handle of a model, and its weight."""
-
-    model: "ModelHandle"
-    weight: float
-
-
-class Holder(Protocol):
-    """Keeps models on workers, and adds them up there."""
-
-    def fold(self, parts: Sequence[Summand]) -> list[Sums]:
-        """Return partial sums of weighted models, in a fixed order.
-
-        They add up to the whole.
-        """
-
-
-class ModelPlace:
-    """A model's key on its worker, which may forget it with the last reference.
-
-    Attributes:
-        key: the message that the model answers, and the record's name.
-    """
-
-    def __init__(self, key: tuple[str, str]) -> None:
-        self.key = key
-
-
-@dataclass(frozen=True)
-class ModelHandle:
-    """The handle of a model that a worker of this program keeps.
-
-    Attributes:
-        holder: adds such models up.
-        kept: the model's place.
-        form: of its arrays.
-        size: bytes of its content, as `fedappeal.protocol.packing.content_size` counts them.
-        trouble: why it is left out; empty: it fits the model that was sent.
-        not_finite: whether that is for a value that is not finite.
-    """
-
-    holder: Holder
-    kept: ModelPlace
-    form: Form
-    size: int
-    trouble: str
-    not_finite: bool
-
-
-def record_of_handle(model: ModelHandle) -> "ArrayRecord":
-    """Return an empty ArrayRecord that stands for the model of a handle."""
-    from flwr.app import ArrayRecord  # where settings are read, Flower need not be loaded
-
-    record = ArrayRecord()
-    record.__dict__["elsewhere"] = model
-    return record
-
-
-def model_handle(record: object) -> ModelHandle | None:
-    """Return the handle of a model kept on a worker; None for other records.
-
-    Other records hold their arrays.
-    """
-    model = getattr(record, "elsewhere", None)
-    return model if isinstance(model, ModelHandle) else None
 
 
 _OBJECTS, _BYTES = 64, 1 << 20
@@ -353,9 +283,7 @@ def content_size(content: "RecordDict", sizes: dict[int, int] | None = None) -> 
     total = 0
     for name, record in content.items():
         if id(record) not in sizes:
-            if (stays := model_handle(record)) is not None:
-                sizes[id(record)] = stays.size
-            elif isinstance(record, ArrayRecord):
+            if isinstance(record, ArrayRecord):
                 sizes[id(record)] = content_bytes(record) + sum(
                     len(key) + len(array.dtype) for key, array in record.items()
                 )

@@ -93,7 +93,7 @@ def clients_of(asked: Iterable[str]) -> list[str]:
         ValueError: a text that is none.
     """
     spans = map(_span, asked)
-    return [_numbered(prefix, width, number) for prefix, width, numbers in spans for number in numbers]
+    return [_client_id(prefix, width, number) for prefix, width, numbers in spans for number in numbers]
 
 
 def unpack_decisions(line: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -166,7 +166,7 @@ def _span(text: str) -> tuple[str, int, range]:
     return numbered[1], len(last), range(int(numbered[2]), int(last) + 1)
 
 
-def _numbered(prefix: str, width: int, number: int) -> str:
+def _client_id(prefix: str, width: int, number: int) -> str:
     return f"{prefix}{number:0{width}d}" if width else prefix
 
 

@@ -27,6 +27,8 @@ MEASUREMENTS = "measurements.jsonl"
 POLICIES = "policies.jsonl"
 EVENTS = "events.jsonl"
 REQUIREMENTS = "requirements.jsonl"
+OWN_MODELS = "own-models"
+"""Folder of simulated clients' own models, where memory has no room for them."""
 WRITTEN_ON = (EVENTS, POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS)
 """Files of JSON lines to which a run appends, in the order in which a resume rewrites them."""
 RESTARTED = "superlink-restarted"
@@ -110,7 +112,7 @@ def written_lines(path: Path, unended: bool = False) -> Iterator[WrittenLine]:
     for number, (text, ended) in enumerate(_texts(path), 1):
         if not (ended or unended):
             return
-        stated = _stated(text)
+        stated = _check_in(text)
         body = without_check(text)
         checks = {_check(previous, body): previous for previous in before}
         problem = ""
@@ -147,7 +149,7 @@ def seal_lines(lines: Iterable[Mapping[str, object]], previous: bytes = b"") -> 
     """
     for line in lines:
         text = _seal(_json(line).encode(), previous)
-        previous = _stated(text)
+        previous = _check_in(text)
         yield text
 
 
@@ -159,7 +161,7 @@ def reseal_lines(lines: Iterable[WrittenLine]) -> Iterator[bytes]:
     previous = b""
     for line in lines:
         text = _seal(line.body, previous) if line.check and not line.problem else line.text
-        previous = _stated(text)
+        previous = _check_in(text)
         yield text
 
 
@@ -181,7 +183,7 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]], durable: boo
     with open(path, "a+b", buffering=0, opener=open_plain) as out:
         end = out.tell()
         tail = os.pread(out.fileno(), _LONGEST_CHECK, max(0, end - _LONGEST_CHECK))
-        previous = _stated(tail.removesuffix(b"\n"))
+        previous = _check_in(tail.removesuffix(b"\n"))
         text = b"".join(text + b"\n" for text in seal_lines(lines, previous))
         try:
             written = 0
@@ -192,7 +194,7 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]], durable: boo
         except OSError:
             out.truncate(end)
             raise
-    return _stated(text.removesuffix(b"\n")).decode()
+    return _check_in(text.removesuffix(b"\n")).decode()
 
 
 def last_text(path: Path) -> bytes | None:
@@ -223,7 +225,7 @@ def _seal(body: bytes, previous: bytes) -> bytes:
     return body.removesuffix(b"}") + comma + b'"check": "' + _check(previous, body) + b'"}'
 
 
-def _stated(text: bytes) -> bytes:
+def _check_in(text: bytes) -> bytes:
     match = _CHECK.search(text, max(0, len(text) - _LONGEST_CHECK))
     return match[1] if match else b""
 

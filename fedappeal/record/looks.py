@@ -15,7 +15,7 @@ ABSENT, FAILED, SURPLUS, REFUSED = "absent", "failed", "surplus", "refused"
 
 
 @dataclass(frozen=True)
-class Look:
+class Appearance:
     """The appearance of a decision.
 
     Attributes:
@@ -30,11 +30,13 @@ class Look:
 
 
 _FILE = Path(__file__).with_suffix(".toml")
-LOOKS: Mapping[str, Look] = {word: Look(*facts) for word, facts in tomllib.loads(_FILE.read_text("utf-8")).items()}
+LOOKS: Mapping[str, Appearance] = {
+    word: Appearance(*facts) for word, facts in tomllib.loads(_FILE.read_text("utf-8")).items()
+}
 """By the word of the run's record."""
 LOOK_FIELDS = {decision: asdict(look) for decision, look in LOOKS.items()}
 """The table as a page is told of it."""
-NOT_ASKED = Look("not asked", "·", "#ffffff")
+NOT_ASKED = Appearance("not asked", "·", "#ffffff")
 
 
 def shown_as(decision: str, mandatory: bool) -> str:
@@ -42,7 +44,7 @@ def shown_as(decision: str, mandatory: bool) -> str:
     return ON_REQUEST if mandatory and decision == JOINED else decision
 
 
-def look_of(decision: str, mandatory: bool = False) -> Look | None:
+def look_of(decision: str, mandatory: bool = False) -> Appearance | None:
     """Return the appearance of a decision in a round; None for unknown words.
 
     Args:

@@ -17,6 +17,7 @@ from fedappeal.record.lines import (
     EVENTS,
     HISTORY,
     MEASUREMENTS,
+    OWN_MODELS,
     PARTICIPATION,
     POLICIES,
     REQUIREMENTS,
@@ -321,7 +322,7 @@ def damages(path: Path) -> Iterator[str]:
                     yield f"file '{file}' is damaged: line {written.number}: {problem}"
         except (OSError, ValueError) as error:
             yield f"file '{file}' is damaged: {error}"
-    for file in sorted(path.glob("*.safetensors")):
+    for file in sorted((*path.glob("*.safetensors"), *path.glob(f"{OWN_MODELS}/*.safetensors"))):
         try:
             read_values(file)
             check_memory(file)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.decisions import unpack_decisions
-from fedappeal.record.lines import INITIAL
+from fedappeal.record.lines import INITIAL, OWN_MODELS
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import read_values
@@ -48,6 +48,8 @@ def traces(path: Path, client: str) -> Iterator[str]:
         else:
             held = "descends from" if number in holding else "holds nothing of"
             yield f"{held:15} its updates: {file.name} (round {number})"
+    if own_models := list(path.glob(f"{OWN_MODELS}/*")):
+        yield f"not known       {OWN_MODELS}/: {len(own_models)} files of simulated clients, by their numbers"
     if initial := record.config.get("settings", {}).get("initial-model"):
         yield f"began from      {printable(initial, _LONGEST)}: what that holds of it, its own run's folder says"
     yield "elsewhere       copies, exports and runs that began from these models are not known here"

@@ -88,7 +88,7 @@ class ClaimPart(Part):
                 continue
             sides = tuple(group.arms[key] for key in (row, other) if key)
             measure = columns.get(column.key)
-            if self.as_printed and measure and not _printed(group, sides, measure):
+            if self.as_printed and measure and not _paper_agrees(group, sides, measure):
                 continue
             titles = dict(zip(("row", "other"), (arm.shown for arm in sides), strict=False))
             words = column.words or (measure.title.removesuffix(f", last {LATE} rounds") if measure else "")
@@ -121,7 +121,7 @@ class ClaimPart(Part):
             margin, *arguments = value_of(self.margin)
             keys = {arm.name: key for key, arm in group.arms.items()}
             named = [*(keys[arm.name] for arm in sides), *([column] if column else [])]
-            return partial(_computed, margin, group, named, arguments)
+            return partial(_margin_of, margin, group, named, arguments)
         one: tuple[str, str] = (sides[0].name, column)
         sign: Literal[1, -1] = -1 if self.lower else 1
         if len(sides) == 1 and not self.other_column:
@@ -129,14 +129,14 @@ class ClaimPart(Part):
         return Contrast(one, (sides[-1].name, self.other_column or column), sign, self.event)
 
 
-def _computed(
+def _margin_of(
     margin: Callable[..., float], group: ClaimGroup, named: Sequence[str], arguments: Sequence[Any], number: Numbers
 ) -> float:
     """Return a margin of the group's numbers, by the rows' keys in the group."""
     return margin(lambda row, key: number(group.arms[row].name, key), *named, *arguments)
 
 
-def _printed(group: ClaimGroup, sides: Sequence[Arm], measure: Measure) -> bool:
+def _paper_agrees(group: ClaimGroup, sides: Sequence[Arm], measure: Measure) -> bool:
     """Return whether the paper's numbers support the first row, or are not printed."""
     values = {arm.name: value for arm in group.arms.values() if (value := arm.printed(measure)) is not None}
     one, other = (arm.name for arm in sides)

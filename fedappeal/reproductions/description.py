@@ -136,21 +136,21 @@ class Description(Part):
         columns = {key: self._column(key) for key in self.shown or self.columns}
         return Experiment(
             name=name,
+            arms=tuple(arm for of_group in arms.values() for arm in of_group.values()),
+            measures=tuple(columns.values()),
             title=self.title,
             source=self.source,
-            arms=tuple(arm for of_group in arms.values() for arm in of_group.values()),
             claim=self.claim,
             settings=self.settings,
-            measures=tuple(columns.values()),
             quick=self.quick,
             seeds=self.seeds,
+            criterion=self.criterion,
             claims=tuple(claim for part in self.claims for claim in self._claims(part, arms, columns)),
             figure=self._drawing(self.figure) if self.figure else None,
             glances={ending: self._drawing(drawing) for ending, drawing in self.glances.items()},
             notes=self.introduction + self.notes,
             compute=find_name(self.compute) if self.compute else None,
             grid=self.grid if self.criterion else {},
-            criterion=self.criterion,
         )
 
     def _arms(self, place: str) -> dict[str, Arm]:

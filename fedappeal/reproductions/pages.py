@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.studies.experiment_page import rewrite_page
-from fedappeal.studies.record import read_record
+from fedappeal.studies.study_record import read_record
 from fedappeal.studies.verdict import leading, summary
 from fedappeal.system.files import replace_file
 

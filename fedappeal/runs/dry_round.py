@@ -25,6 +25,7 @@ from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.system.files import read_safetensors
+from fedappeal.system.tuning import give_back_memory
 from fedappeal.system.wording import plural
 from fedappeal.tasks.fit import check_fit
 from fedappeal.tasks.share import initial_arrays
@@ -82,10 +83,10 @@ def for_submission(plan: RunPlan) -> RunPlan:
             plan.task.check()
             plan.task.load(0)
             return plan
-    return replace(plan, plugins=_trimmed(plan.config.model_copy(update=_SMALL)))
+    return replace(plan, plugins=_plugins_of(plan.config.model_copy(update=_SMALL)))
 
 
-def _trimmed(config: RunConfig, given: Objects = NO_OBJECTS) -> Plugins:
+def _plugins_of(config: RunConfig, given: Objects = NO_OBJECTS) -> Plugins:
     """Return a changed run's plug-ins, without settings of plug-ins it no longer names."""
     run = run_plugins(config, given)
     names = {plugin.settings_name() for plugin in (*run.plugins, run.task) if hasattr(plugin, "settings_name")}
@@ -108,15 +109,17 @@ def _mistakes(plan: RunPlan, device: str) -> Iterator[str]:
     others = any(not is_ours(plugin) for plugin in (run.strategy, run.rule, run.requirement))
     owns_model = not is_ours(type(task)) or run.model is not None
     given, config = run.given, plan.config
-    if (size := _model_bytes(task, config.seed)) > LARGE:
+    size = sum(parameter.nbytes for parameter in task.initial_model(config.seed).parameters())
+    if size > LARGE:
         if owns_model:
             log = logging.getLogger("fedappeal")
             log.warning("checking: the model of %.0f MB is trained for one round", size / 1e6)
             lines = list(DryRun(config, task, "always", device, given, _ONCE).findings())
+            give_back_memory()  # of a large model five copies wait for the garbage collector
             yield from lines
             if lines or not (others or policies):
                 return
-        small = replace(plan, plugins=_trimmed(config.model_copy(update=_SMALL), replace(given, task=None)))
+        small = replace(plan, plugins=_plugins_of(config.model_copy(update=_SMALL), replace(given, task=None)))
         task, given, config, owns_model = small.task, small.plugins.given, small.config, False
     for policy in [*(["always"] if others or owns_model else []), *policies]:
         dry = DryRun(config, task, policy, device, given)
@@ -124,10 +127,6 @@ def _mistakes(plan: RunPlan, device: str) -> Iterator[str]:
         yield from lines
         if lines:
             return
-
-
-def _model_bytes(task: Task, seed: int) -> int:
-    return sum(parameter.nbytes for parameter in task.initial_model(seed).parameters())
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ class DryRun:
         trains = self.policy == "always" and not whole.kept
         if trains and alike(whole.model, initial_arrays(self.task, self.config.seed)):
             rounds = plural(self.more.get("rounds", ROUNDS), "round")
-            yield self._placed(f"the model is still the initial one after {rounds} that all clients joined")
+            yield self._with_place(f"the model is still the initial one after {rounds} that all clients joined")
             return
         if self.more == _ONCE:
             return
@@ -201,7 +200,7 @@ class DryRun:
                 other = dry.outcome(**how)
                 yield from (f"{text}, {way}: {line}" for line in other.lines)
                 if not other.lines and not alike(whole.model, other.model, 1e-6):
-                    yield self._placed(f"{text}, {way}: the model differs by more than 1e-6")
+                    yield self._with_place(f"{text}, {way}: the model differs by more than 1e-6")
 
     def _plugins(self) -> Plugins:
         return run_plugins(self.config, self.given)
@@ -209,8 +208,8 @@ class DryRun:
     def _differing(self, whole: Arrays) -> str:
         """Return why a run that is taken up from a checkpoint ends in another model."""
         if not alike(whole, self.outcome().model):
-            return self._placed("two runs of one seed end in two models: a draw without the run's seed")
-        return self._placed(
+            return self._with_place("two runs of one seed end in two models: a draw without the run's seed")
+        return self._with_place(
             "a run that is taken up from its checkpoint ends in another model: what the plug-in remembers from round "
             "to round is not in carried() and take_up(), or situation.history"
         )
@@ -236,7 +235,7 @@ class DryRun:
 
         with tempfile.TemporaryDirectory(prefix="fedappeal-dry-") as folder, _in_silence():
             try:
-                run = _trimmed(config, given)
+                run = _plugins_of(config, given)
                 plan = RunPlan(run, Path(folder, "run"))
                 if extended:
                     simulate_plan(plan, simulation, on_round=on_round)
@@ -247,18 +246,18 @@ class DryRun:
                 except _BrokenOff:
                     simulate_plan(plan, simulation, RunFolder.open(plan.path), on_round=on_round)
             except (Exception, SystemExit) as error:
-                return DryRunOutcome([self._placed(reason(error))], {})
+                return DryRunOutcome([self._with_place(reason(error))], {})
             for record in records:
-                lines += [self._placed(failure) for failure in record.failures.values()]
+                lines += [self._with_place(failure) for failure in record.failures.values()]
                 if record.metrics.get("not_finite") and not is_ours(run.strategy):
-                    lines.append(self._placed(f"strategy {run.strategy.name}: the new model holds NaN or inf"))
+                    lines.append(self._with_place(f"strategy {run.strategy.name}: the new model holds NaN or inf"))
             if not lines and self.policy == "always" and not any(record.count("joined") for record in records):
-                lines.append(self._placed("no client joined, though all wanted to"))
+                lines.append(self._with_place("no client joined, though all wanted to"))
             stays = any(record.kept for record in records)
             joined = any(record.count("joined") for record in records if not record.mandatory)
             return DryRunOutcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], stays, joined)
 
-    def _placed(self, line: str) -> str:
+    def _with_place(self, line: str) -> str:
         """Return a line with its place in the author's code, unless it names one."""
         run = self._plugins()
         classes = [kind for kind in (*run.plugins, run.task, run.model) if isinstance(kind, type)]

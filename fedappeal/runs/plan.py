@@ -87,7 +87,7 @@ class RunPlan:
     @cached_property
     def task(self) -> Task:
         """The run's task, loaded when it is first asked for."""
-        return self.plugins.load_task(Path(self.data_dir) if self.data_dir else None)
+        return self.plugins.load_task(self.data_dir)
 
     def folder(self, runtime: Mapping[str, Scalar]) -> RunFolder:
         """Return the run's folder: new with its record, or the continued run's.

@@ -42,9 +42,8 @@ from fedappeal.settings.rounds import (
 )
 from fedappeal.settings.training import (
     InfluenceSettings,
-    LearningRate,
     LearningRateSchedule,
-    LocalSteps,
+    LocalTrainingSettings,
     UpdateSettings,
 )
 
@@ -167,9 +166,8 @@ class RunConfig(
     FileSettings,
     AttackSettings,
     UpdateSettings,
-    LocalSteps,
     LearningRateSchedule,
-    LearningRate,
+    LocalTrainingSettings,
     InfluenceSettings,
     JudgingSettings,
     AskingSettings,
@@ -206,6 +204,11 @@ class RunConfig(
     def task_settings(self) -> TaskSettings:
         """Return the part of the settings that decides what is learned, on which data."""
         return self.part(TaskSettings)
+
+    @property
+    def training(self) -> LocalTrainingSettings:
+        """The settings of local training."""
+        return self.part(LocalTrainingSettings)
 
     @property
     def scheduled_rounds(self) -> int:
@@ -265,6 +268,11 @@ class RunConfig(
         """
         changed = {"rounds": rounds, "schedule-rounds": self.scheduled_rounds}
         return type(self).parse({**self.as_config(), **changed})
+
+    @property
+    def resolved_clients_per_round(self) -> int:
+        """The number of clients that a round asks: the setting, or all."""
+        return min(self.clients_per_round or self.clients, self.clients)
 
     @property
     def resolved_min_clients(self) -> int:

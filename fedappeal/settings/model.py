@@ -142,8 +142,8 @@ class Settings(BaseModel):
         return list(cls.by_key())
 
     def part(self, group: type[Group]) -> Group:
-        """Return the settings of one group, of which these have all fields."""
-        return group(**{name: getattr(self, name) for name in group.model_fields})
+        """Return the settings of one group, of which these have all fields; they are checked already."""
+        return group.model_construct(**{name: getattr(self, name) for name in group.model_fields})
 
     def as_config(self) -> dict[str, Scalar]:
         """Return all settings as scalars under their kebab-case keys, without those that are not set."""
@@ -168,6 +168,18 @@ def scalar(text: str) -> Scalar:
         except ValueError:
             continue
     return text
+
+
+def key_and_value(text: str, setting: str) -> tuple[str, Scalar]:
+    """Return the key and the value of ``KEY=VALUE``.
+
+    Raises:
+        ConfigError: for another form; names the setting whose value it is.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{setting} = '{text}' is not allowed: KEY=VALUE")
+    return key, scalar(value)
 
 
 def plugin_setting(text: str) -> tuple[str, Scalar]:

@@ -138,16 +138,16 @@ class JudgingSettings(Settings):
 
     requirement: str = Field("solo", min_length=1)
     """where a client's requirement rho_k comes from"""
-    judge_on: Literal["held-out", "cross-fitted", "train"] = "held-out"
-    """data on which a client compares models with its requirement: held-out: a third of its training data on which
-    it never trains; cross-fitted: the same, where each half judges what was chosen by the other; train: what it
-    trains on, as the papers have it"""
+    judge_on: Literal["cross-fitted", "held-out", "train"] = CROSS_FITTED
+    """data on which a client compares models with its requirement: cross-fitted: a third of its training data on
+    which it never trains, where each half judges what was chosen by the other (with fewer than 12 examples as
+    held-out); held-out: all of the third chooses and judges; train: what it trains on, as the papers have it"""
     use: Literal["adapted", "best"] = "adapted"
     """what a client uses, and judges: adapted: the shared model after adaptation-steps; best, for judge-on =
     cross-fitted: the best on its held-out data of that, the shared model as it is sent, and blends of it with the
     client's own last model"""
     adaptation_steps: CountOrZero = 5
-    """for judge-on = held-out and cross-fitted: local steps after which a client uses a model, and judges it; 0: as
+    """for judge-on = cross-fitted and held-out: local steps after which a client uses a model, and judges it; 0: as
     it is sent; personalised strategies have steps of their own"""
     loss_mode: Literal["evaluation", "training"] = "evaluation"
     """how a client measures F_k and rho_k on its training data; training: dropout is on"""

@@ -1,6 +1,7 @@
 """Settings of local training, of what clients send of it, and of the influence that one client has on the model."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -16,13 +17,6 @@ from fedappeal.settings.model import (
 )
 
 Precision = Literal["float32", "bfloat16"]
-
-
-class LearningRate(Settings):
-    """The learning rate of local training."""
-
-    learning_rate: Positive = 0.1
-    """local learning rate"""
 
 
 class LearningRateSchedule(Settings):
@@ -41,9 +35,11 @@ class LearningRateSchedule(Settings):
         return self.lr_schedule == "constant" and not self.lr_warmup_rounds
 
 
-class LocalSteps(Settings):
-    """The steps of one local training."""
+class LocalTrainingSettings(Settings):
+    """The settings of one local training."""
 
+    learning_rate: Positive = 0.1
+    """local learning rate"""
     batch_size: Count = 32
     """examples a local step"""
     local_steps: CountOrZero = 30
@@ -59,6 +55,21 @@ class LocalSteps(Settings):
     stream: as runs of earlier versions, in which each form of training drew its own"""
     training_precision: Precision = "float32"
     """of local forward and backward passes; bfloat16: clients train one by one"""
+
+    def changed_by(self, values: Mapping[str, object]) -> Self:
+        """Return the settings with those that a message or another training names by key, which are checked.
+
+        Raises:
+            ConfigError: one of those is not allowed.
+        """
+        changed = {key: values[key] for key in self.keys() if key in values}
+        return self.parse({**self.as_config(), **changed}) if changed else self
+
+    def steps(self, num_examples: int) -> int:
+        """Number of local steps: the setting, or as many as the epochs hold."""
+        if self.local_steps:
+            return self.local_steps
+        return self.local_epochs * -(-num_examples // self.batch_size)
 
 
 class UpdateSettings(Settings):

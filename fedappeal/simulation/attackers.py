@@ -127,7 +127,9 @@ class Liars:
         assert outcome.measured is not None
         assert outcome.requirement is not None
         honest = strategy.report(outcome.measured)
-        told = {**false_claims(config, strategy, honest, outcome.measured, outcome.requirement), **_said(told)}
+        of_every_reply = {key: told[key] for key in (keys.NUM_EXAMPLES, keys.DECISION)}
+        false = false_claims(config, strategy, honest, outcome.measured, outcome.requirement)
+        told = {**false, **of_every_reply}
         # A gradient is an update already.
         sent = None if client.terms.rule.sends_update else model_of(message.content)
         arrays = {name: record for name, record in outcome.records.items() if isinstance(record, ArrayRecord)}
@@ -141,11 +143,6 @@ class Liars:
             draw = generator(config.seed, "byzantine-noise", client=who, server_round=server_round)
             arrays[keys.ARRAYS] = noisy(arrays[keys.ARRAYS], sent, config.byzantine_noise, draw)
         return replace(outcome, told=told, records=arrays)
-
-
-def _said(told: Metrics) -> dict[str, int | float | list[int] | list[float]]:
-    """Return the numbers in every joined reply."""
-    return {key: told[key] for key in (keys.NUM_EXAMPLES, keys.DECISION)}
 
 
 def false_claims(

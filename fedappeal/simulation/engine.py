@@ -15,16 +15,16 @@ from client.participant import Participant
 from client.participation.behaviour import Device, Mixture, parts_of
 from client.roster import Participants
 from client.training.models import BFLOAT16, arrays_of
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.settings.rounds import BEST
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.simulation.app_clients import app_clients
 from fedappeal.simulation.evaluation import BFloat16Participant, Flips
 from fedappeal.simulation.forms.choice import Choice, Problem, choose
 from fedappeal.simulation.in_process_grid import FIRST_NODE, Contexts, VirtualClients, clients_here
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.options import SEQUENTIAL, Simulation
+from fedappeal.simulation.own_models import stores_of_run
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
 from fedappeal.simulation.process_wide import freeze_more, simulation_threads
 from fedappeal.simulation.workers.workers_grid import clients_on_workers
@@ -71,7 +71,7 @@ class VirtualClock:
         config = plugins.config
         model = task.initial_model(config.seed)
         size = sum(array.nbytes for array in arrays_of(model, parts_of_model(model, share_of(task)).shared).values())
-        device, training = Device(plugins.settings_of(Device)), LocalTrainingSettings.of(config.as_config())
+        device, training = Device(plugins.settings_of(Device)), config.training
         return cls(plugins.mixture, config.seed, device, training, size)
 
     def note(self, member: Member) -> None:
@@ -93,8 +93,6 @@ class VirtualClock:
 
 
 _DAY = 86_400.0
-OWN_MODELS_BYTES = 4 << 30
-"""Most bytes of all clients' own models, with `use = best`; a checkpoint holds them a second time."""
 MOST_CLIENTS = 32
 """Clients whose data are loaded, at most, for the question how all of them train."""
 
@@ -121,32 +119,15 @@ def choose_mode(
     if isinstance(task, FlowerApp):
         return Choice(SEQUENTIAL, "the app itself trains")
     config, device = plugins.config, pick_device(simulation.device)
-    check_own_models(config, task)
     cache = cache or Cache()
 
     def some_data() -> ClientsData:
-        return pool or Pool(task, range(min(problem.at_once, MOST_CLIENTS)), device)
+        return pool or Pool(task, range(min(config.resolved_clients_per_round, MOST_CLIENTS)), device)
 
     with simulation_threads(simulation.threads):
         module = cache.scratch_model(task, config.seed, device)
         problem = Problem(config, task, module, plugins.rule, lru_cache(some_data))
         return choose(simulation.mode, problem)
-
-
-def check_own_models(config: RunConfig, task: Task) -> None:
-    """Check that there is room for all clients' own last models.
-
-    Raises:
-        ConfigError: they would take more memory than `OWN_MODELS_BYTES`.
-    """
-    if config.use != BEST or isinstance(task, FlowerApp):
-        return
-    size = config.clients * sum(tensor.nbytes for tensor in task.initial_model(config.seed).state_dict().values())
-    if size > OWN_MODELS_BYTES:
-        raise ConfigError(
-            f"use = '{BEST}' is not allowed with clients = {config.clients} and this model: a simulation keeps all "
-            f"clients' own models, {size / 2**30:.1f} GiB, in memory: at most {OWN_MODELS_BYTES / 2**30:.0f} GiB"
-        )
 
 
 def simulate(
@@ -187,7 +168,7 @@ def simulate(
         | dict.fromkeys(("round_timeout", "start_timeout", "start_after"), _DAY)
     )
     plugins = run_plugins(settings, given)
-    run_task = plugins.load_task(simulation.data_folder)
+    run_task = plugins.load_task(simulation.data_dir)
     cache = Cache(run_task, given.strategy_of)
     simulation = replace(simulation, device=str(pick_device(simulation.device)))
     flips = Flips()
@@ -195,9 +176,7 @@ def simulate(
         simulation_threads(simulation.threads) as threads,
         _clients(plugins, simulation, run_task, cache, threads, folder, flips) as (grid, participants, taken),
     ):
-        memory = None
-        if taken.resumable:
-            memory = SavedMemory(folder, grid, participants, settings.evaluate_every, run_task.metric)
+        memory = SavedMemory(folder, grid, participants, settings.evaluate_every, run_task.metric, taken.resumable)
         with interrupts() as asked:
             watch = _Watch(on_round, on_model, asked, flips, VirtualClock.of_run(plugins, run_task))
             try:
@@ -221,7 +200,8 @@ def _clients(
     if isinstance(task, FlowerApp):
         yield app_clients(task, plugins.config, folder), None, replace(simulation, mode=SEQUENTIAL)
         return
-    contexts = Contexts(plugins, simulation.data_dir, simulation.device)
+    store = stores_of_run(folder.path, plugins.config.clients + plugins.config.unseen_clients)
+    contexts = Contexts(plugins, simulation.data_dir, simulation.device, store)
     device = pick_device(simulation.device)
     pool = None if simulation.shared_out else clients_data(plugins.config, task, contexts.clients, device)
     mode, why = choose_mode(plugins, simulation, task, cache, pool)

@@ -11,16 +11,17 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from client.blend import Way
 from client.learner import Job, Sent
 from client.participant import Judge, Participant
+from client.training.devices import Launched, on_device
 from client.training.models import BFLOAT16, FLOAT32, evaluate, forward, load_arrays
 from client.training.requests import EvaluateRequest
 from fedappeal.core.policy import Situation
@@ -77,7 +78,7 @@ class BFloat16Participant(Participant):
 
     def judge(self, arrays: Arrays, sent: Sent, split: str, after: Way = None) -> Evaluation:
         """Return the evaluation in bfloat16; every `COMPARED_EVERY` rounds also prepare one in float32."""
-        if split == self.judged_split and sent.server_round % COMPARED_EVERY == 1:
+        if split == self.learner.judged_split and sent.server_round % COMPARED_EVERY == 1:
             self._in_float32 = partial(self.judge_with, self.learner, arrays, sent, split, after)
         return super().judge(arrays, sent, split, after)
 
@@ -94,13 +95,13 @@ class BFloat16Participant(Participant):
 
     def decision(self, situation: Situation, requirement: Requirement) -> Decision:
         """Return the policy's decision; count whether float32 had changed it."""
+        again, self._in_float32 = self._in_float32, None  # a policy that measures would prepare another
         decision = super().decision(situation, requirement)
-        again, self._in_float32 = self._in_float32, None
         # With dropout on a loss is measured in float32 anyway.
         by_loss = self.policy.needs_loss and self.config.loss_mode == "evaluation"
         if again is not None and by_loss and situation.server_round % COMPARED_EVERY == 1:
             exact = again()
-            training = exact if self.judged_split == TRAIN_SPLIT else situation.evaluation
+            training = exact if self.learner.judged_split == TRAIN_SPLIT else situation.evaluation
             met, advantage = requirement.met(exact), requirement.advantage(exact)
             other = replace(situation, evaluation=training, judged=exact, met=met, advantage=advantage)
             self._flips.add(super().decision(other, requirement) is not decision)
@@ -140,12 +141,18 @@ class _OneDnnLinear(nn.Linear):
         return fast
 
 
+_PYTORCHS_OWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
 def is_pytorchs_own(model: nn.Module) -> bool:
     """Return whether a model consists of PyTorch's modules alone.
 
-    What these do in evaluation mode is known.
+    What these do in evaluation mode is known. A model is looked at once.
     """
-    return all(type(module).__module__.startswith("torch.nn.modules.") for module in model.modules())
+    if model not in _PYTORCHS_OWN:
+        of_pytorch = (type(module).__module__.startswith("torch.nn.modules.") for module in model.modules())
+        _PYTORCHS_OWN[model] = all(of_pytorch)
+    return _PYTORCHS_OWN[model]
 
 
 def for_inference(model: nn.Module) -> nn.Module:
@@ -166,14 +173,14 @@ def for_inference(model: nn.Module) -> nn.Module:
     shared |= {id(layer): _OneDnnLinear.of(layer) for layer in layers}
     fast = copy.deepcopy(model, shared)
     if is_pytorchs_own(model):  # code of a user's may call a listed layer without the next one
-        for layers_in_turn, i in _rectified(fast):
+        for layers_in_turn, i in _rectifiers(fast):
             layer = layers_in_turn[i]
             assert isinstance(layer, nn.Linear)
             layers_in_turn[i], layers_in_turn[i + 1] = _OneDnnLinear.of(layer, "relu"), nn.Identity()
     return fast
 
 
-def _rectified(model: nn.Module) -> Iterator[tuple[nn.Sequential, int]]:
+def _rectifiers(model: nn.Module) -> Iterator[tuple[nn.Sequential, int]]:
     """Yield the places of rectifiers after linear layers, neither with hooks."""
     for module in list(model.modules()):
         if type(module) is not nn.Sequential:
@@ -204,7 +211,7 @@ class ClientsEvaluation:
         """By model: one over the same parameters that is faster in large passes."""
 
     @torch.no_grad()
-    def of(self, request: EvaluateRequest, examples: Examples, clients: Sequence[int]) -> Mapping[int, Evaluation]:
+    def of(self, request: EvaluateRequest, examples: Examples, clients: Sequence[int]) -> Launched:
         """Evaluate one model on several clients' data, as `client.training.models.evaluate` does for one.
 
         Args:
@@ -213,7 +220,7 @@ class ClientsEvaluation:
             clients: whose examples, without repetition.
 
         Returns:
-            By client: mean loss and metrics, in evaluation mode.
+            The calculation of each client's mean loss and metrics, in evaluation mode.
         """
         task, model, precision = request.task, request.model, request.precision
         load_arrays(model, request.arrays)
@@ -221,14 +228,14 @@ class ClientsEvaluation:
         inputs, labels = only_tensor(examples.x), only_tensor(examples.y)
         fast = self._for_inference(model) if precision == FLOAT32 else model
         if inputs is None or labels is None or not task.is_plain():
-            return {k: evaluate(task, fast, examples.of_client(k), precision=precision) for k in clients}
+            alone = [evaluate(task, fast, examples.of_client(k), precision=precision) for k in clients]
+            return Launched({}, lambda _: alone)
         rows = [examples.span(k) for k in clients]
         counts = np.array([stop - start for start, stop in rows])
         count, spans = int(counts.sum()), merge_spans(rows)
-        losses = torch.empty(count, device=labels.device)
-        right = torch.empty(count, dtype=torch.bool, device=labels.device)
+        losses, right = torch.empty((2, count), device=labels.device)
         if count < SHORT * len(spans):
-            index = torch.cat([torch.arange(*span) for span in rows]).to(labels.device)
+            index = on_device(torch.cat([torch.arange(*span) for span in rows]), labels.device)
             inputs, labels, spans = inputs[index], labels[index], [(0, count)]
 
         @torch.no_grad()  # each thread has its own mode
@@ -242,7 +249,7 @@ class ClientsEvaluation:
         on_cpu = all(p.device.type == "cpu" for p in model.parameters())
         workers = self._workers if on_cpu and is_pytorchs_own(model) else None
         list(map(measure, pieces(spans)) if workers is None else workers.map(measure, pieces(spans)))
-        return dict(zip(clients, _means(losses, right, counts), strict=True))
+        return Launched({"loss": losses, "correct": right}, partial(_means, counts))
 
     def _for_inference(self, model: nn.Module) -> nn.Module:
         """Return a model optimised for large passes, made once for PyTorch's own modules."""
@@ -253,11 +260,12 @@ class ClientsEvaluation:
         return self._fast[model]
 
 
-def _means(losses: Tensor, right: Tensor, counts: NDArray[np.int64]) -> Iterator[Evaluation]:
-    """Yield each client's evaluation, given those of its examples, one client's after another's."""
+def _means(counts: NDArray[np.int64], measured: Mapping[str, NDArray[Any]]) -> list[Evaluation]:
+    """Return each client's evaluation, given those of its examples, one client's after another's."""
     first = np.cumsum(counts) - counts
-    loss, correct = (np.add.reduceat(values.double().cpu().numpy(), first) / counts for values in (losses, right))
-    return map(Evaluation, loss.tolist(), correct.tolist())
+    wide = (measured[name].astype(np.float64) for name in ("loss", "correct"))
+    loss, correct = (np.add.reduceat(values, first) / counts for values in wide)
+    return list(map(Evaluation, loss.tolist(), correct.tolist()))
 
 
 def evaluates_own(request: EvaluateRequest) -> bool:
@@ -268,21 +276,31 @@ def evaluates_own(request: EvaluateRequest) -> bool:
 
 
 @torch.no_grad()
-def own_evaluations(requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
-    """Return the evaluations of clients' own models: the module is called with their arrays, and keeps its own."""
+def own_evaluations(requests: Sequence[EvaluateRequest]) -> Launched:
+    """Begin to evaluate clients' own models; their module is called with their arrays, and has its own afterwards."""
     model, task = requests[0].model.eval(), requests[0].task
     device = requests[0].data.device
     logits, labels = [], []
-    for request in requests:
-        of_client = only_tensor(request.data.y)
-        assert of_client is not None
-        labels.append(of_client)
-        arrays = {name: torch.from_numpy(np.array(array)).to(device) for name, array in request.arrays.items()}
-        logits.append(functional_call(model, arrays, (request.data.x,)))
+    tensors = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    held = {name: (tensor, tensor.data) for name, tensor in tensors}
+    try:
+        for request in requests:
+            of_client = only_tensor(request.data.y)
+            assert of_client is not None
+            labels.append(of_client)
+            for name, array in request.arrays.items():
+                # PyTorch warns of arrays that it may not write to.
+                values = torch.from_numpy(array if array.flags.writeable else np.array(array))
+                held[name][0].data = on_device(values, device)
+            logits.append(model(request.data.x))
+    finally:
+        for tensor, data in held.values():
+            tensor.data = data
     outputs, expected = torch.cat(logits), torch.cat(labels)
     losses = task.loss(outputs, expected, reduction="none")
     counts = np.array([len(request.data) for request in requests])
-    return list(_means(losses, outputs.argmax(dim=1) == expected, counts))
+    right = (outputs.argmax(dim=1) == expected).to(losses.dtype)
+    return Launched({"loss": losses, "correct": right}, partial(_means, counts))
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -14,14 +14,17 @@ from client.app import Clients, app_of
 from client.data.cache import Cache
 from client.participant import Participant
 from client.roster import Participants
+from client.settings import NodeSettings
 from client.training.task_learner import TaskLearners
+from fedappeal.core.local_rule import Store
 from fedappeal.core.places import place
 from fedappeal.flower.grid.inbox import Run
 from fedappeal.flower.messages import be_sender, error_reply, set_message_id
 from fedappeal.settings.config import Scalar
 from fedappeal.simulation.attackers import Liars, kind_of
 from fedappeal.simulation.forms.choice import form_of
-from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue, ThreadedScheduler
+from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue, ThreadedScheduler, clients_at_once
+from fedappeal.simulation.own_models import NotKept
 from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.process_wide import frozen_objects, single_threaded_workers
 from server.build import Plugins
@@ -99,13 +102,13 @@ class VirtualClients(Grid):
             if message.metadata.dst_node_id in self._nodes:
                 self._pushed += 1
                 set_message_id(message, message_id := str(self._pushed))
-                self._take(message_id, message)
+                self.take(message)
             ids.append(message_id)
         return ids
 
     @abstractmethod
-    def _take(self, message_id: str, message: Message) -> None:
-        """Accept a message with its id."""
+    def take(self, message: Message) -> None:
+        """Accept a message that has its id."""
 
 
 class InProcessGrid(VirtualClients):
@@ -131,24 +134,28 @@ class InProcessGrid(VirtualClients):
         self._scheduler = scheduler
         self._waiting: dict[str, Message] = {}
 
-    def _take(self, message_id: str, message: Message) -> None:
+    def take(self, message: Message) -> None:
+        """Accept a message that has its id."""
+        message_id = message.metadata.message_id
         if self._scheduler is None:
             self._waiting[message_id] = message
         else:
             self._scheduler.start(message_id, partial(self._answer, message))
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+    def pull_messages(self, message_ids: Iterable[str], train: bool = True) -> Iterable[Message]:
         """Return the replies that clients give now.
 
-        With a scheduler, some may come at a later call.
+        With a scheduler, some may come at a later call; ``train``: whether clients train for theirs.
         """
         if self._scheduler is not None:
-            return list(self._scheduler.results(list(message_ids)).values())
-        return [self._answer(self._waiting.pop(i)) for i in message_ids if i in self._waiting]
+            return list(self._scheduler.results(list(message_ids), train).values())
+        return [self._answer(self._waiting.pop(i)) for i in message_ids if train and i in self._waiting]
 
     def _answer(self, message: Message) -> Message:
         try:
             return self._app(message, self.context(message.metadata.dst_node_id))
+        except NotKept as error:  # the numbers would be others without the client
+            raise error.__cause__ or error from None
         except (Exception, SystemExit) as error:
             # As a deployed client answers: the round continues, with the reason counted.
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
@@ -163,11 +170,13 @@ class Contexts:
         plugins: the run's settings and plug-ins.
         data_dir: folder with the data sets.
         device: where data and models are.
+        store: makes a client's memory.
     """
 
     plugins: Plugins
     data_dir: str
     device: str
+    store: Callable[[NodeSettings, Context], Store]
 
     @property
     def clients(self) -> int:
@@ -184,12 +193,12 @@ class Contexts:
         }
 
     @cached_property
-    def _told(self) -> dict[str, Scalar]:
+    def _run_config(self) -> dict[str, Scalar]:
         return self.plugins.config.as_config()
 
     def of(self, k: int) -> Context:
         """Return the context of client k, without a record."""
-        return Context(RUN, FIRST_NODE + k, {"partition-id": k, **self._node}, RecordDict(), self._told)
+        return Context(RUN, FIRST_NODE + k, {"partition-id": k, **self._node}, RecordDict(), self._run_config)
 
 
 @contextmanager
@@ -214,16 +223,17 @@ def clients_here(
     Yields:
         The grid that reaches them, and their participants.
     """
-    form = form_of(mode, pool.task, cache.scratch_model(pool.task, contexts.plugins.config.seed, pool.device))
+    model = cache.scratch_model(pool.task, contexts.plugins.config.seed, pool.device)
+    form = form_of(mode, pool.task, model)
     with single_threaded_workers(threads) as workers, frozen_objects():
         scheduler: ClientQueue | None = None
         if form:
-            scheduler = BatchScheduler(pool, form, workers)
+            scheduler = BatchScheduler(pool, form, workers, clients_at_once(model))
         elif workers:
             scheduler = ThreadedScheduler(workers, threads)
         config = contexts.plugins.config
         learners = TaskLearners(scheduler, pool.client, cache)
-        participants = Participants(learners, kind_of(config, kind))
+        participants = Participants(learners, kind_of(config, kind), contexts.store)
         answer = Clients(participants)
         app = app_of(Liars(answer, participants, config) if config.byzantine_share else answer)
         yield InProcessGrid(app, contexts.clients, contexts.of, scheduler), participants

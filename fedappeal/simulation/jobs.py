@@ -78,7 +78,7 @@ def reason_of(error: BaseException) -> str:
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent)
     try:
         yield pool
     except BaseException:
@@ -89,7 +89,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have this process end with its parent, however that ends."""
 
     def outlive_no_parent() -> None:

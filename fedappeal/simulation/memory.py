@@ -3,13 +3,16 @@
 ``memory-0.safetensors`` holds what clients remember before the first round: their requirements, which do not change
 any more; where it is damaged, clients make them again. ``memory-ROUND.safetensors`` holds what has changed since. It
 is written before the checkpoint of its round, and that of a round without a checkpoint is deleted after it: a kill at
-any moment leaves each checkpoint with the memory of the same round.
+any moment leaves each checkpoint with the memory of the same round. Arrays that are files (`own_models`) are in it by
+their names; such a file was written before it, and is deleted once the memory of no kept round names it.
 ``requirements.jsonl`` has each client's rho_k: only a simulation may know it.
 """
 
 import json
 import logging
+import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,15 +32,18 @@ from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.lines import REQUIREMENTS, rewrite, seal_lines
+from fedappeal.record.lines import OWN_MODELS, REQUIREMENTS, rewrite, seal_lines
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.in_process_grid import FIRST_NODE, VirtualClients
-from fedappeal.system.files import read_safetensors, set_aside, write_safetensors
+from fedappeal.simulation.own_models import file_of, names_in, not_shared
+from fedappeal.system.files import read_safetensors, read_values, set_aside, write_safetensors
 from server.checkpoints import FlowerRecord, flatten_records, restore_records
 
 log = logging.getLogger("fedappeal")
 
+_SEEN_WITHIN, _LOOK = 60.0, 0.5
+"""Seconds in which a file that a worker wrote is seen in a shared folder: a network's folders show it late."""
 _TEXT = "text"
 """Name of the array that holds all that is no array: a file's metadata may not be long."""
 
@@ -58,7 +64,7 @@ def measured_key(sent: Sent, text: str) -> Measurement:
     return Measurement(sent, split, precision, after)
 
 
-def _judged(client: Participant) -> list[Any]:
+def _evaluations_of(client: Participant) -> list[Any]:
     """Return a client's evaluations of the latest model.
 
     The client's number, the model and its round, and the evaluations by what they are of.
@@ -88,6 +94,8 @@ def read_memory(path: Path, server_round: int) -> _Remembered:
         text = parse_json(arrays.pop(_TEXT).tobytes())
         judged = [(int(place), str(model), int(noise), dict(e)) for place, model, noise, e in text["judged"]]
         records = restore_records(arrays, text["records"])
+        for name in names_in(records.values()):
+            read_values(file_of(path, name))
         for first, others in text.get("alike", {}).items():  # records that clients share are in the file once
             name = first.partition("/")[2]
             records |= {f"{int(place)}/{name}": records[first] for place in others}
@@ -109,6 +117,7 @@ class SavedMemory:
             measured is measured again.
         evaluate_every: the run's setting.
         metric: the task's.
+        resumable: whether the memory is written; else it only deletes own models that no client has any more.
     """
 
     folder: RunFolder
@@ -116,8 +125,10 @@ class SavedMemory:
     participants: Participants | None
     evaluate_every: int
     metric: Metric
+    resumable: bool = True
+    _files: dict[int, set[str]] = field(default_factory=dict)
     _first: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _judged: list[Any] = field(default_factory=list)
+    _evaluations: list[Any] = field(default_factory=list)
 
     def restore(self, server_round: int) -> None:
         """Restore the clients' memory after a round; 0 for before the first.
@@ -128,9 +139,9 @@ class SavedMemory:
         if server_round or _file(self.folder.path, 0).exists():
             self._restore_first()
         if server_round:
-            self._judged = self._read(server_round)
+            self._evaluations = self._read(server_round)
             if self._measured_as_last(server_round):
-                self._judged = [(place, "", 0, {}) for place, *_ in self._judged]
+                self._evaluations = [(place, "", 0, {}) for place, *_ in self._evaluations]
 
     def check(self, server_round: int) -> None:
         """Check that what clients remembered after a round can be read."""
@@ -157,7 +168,8 @@ class SavedMemory:
             self._first = {}
             self.save(0)
             self._first = self._states()
-            self._write_requirements()
+            if self.resumable:
+                self._write_requirements()
             return
         if not _file(self.folder.path, 0).exists():  # it was damaged, and the clients have made it again
             self.save(0)
@@ -165,7 +177,7 @@ class SavedMemory:
         if self.participants is None:
             return
         self.participants.clear()
-        for place, model, noise_round, measured in self._judged:
+        for place, model, noise_round, measured in self._evaluations:
             participant, sent = self.participants.of(self.grid.context(FIRST_NODE + place)), Sent(model, noise_round)
             participant.measured = {
                 measured_key(sent, text): Evaluation(loss, score, self.metric, others)
@@ -173,7 +185,16 @@ class SavedMemory:
             }
 
     def save(self, server_round: int) -> None:
-        """Write the clients' memory after a round."""
+        """Write the clients' memory after a round.
+
+        Raises:
+            ConfigError: a worker's files are not in this folder.
+        """
+        names = self._own_models()
+        if not self.resumable:
+            self._files = {server_round: names}
+            return
+        self._files[server_round] = names
         parts: dict[str, FlowerRecord] = {}
         alike: dict[tuple[str, int], list[int]] = {}
         for node, context in self.grid.contexts.items():
@@ -187,9 +208,9 @@ class SavedMemory:
                 places.append(place)
         arrays, records = flatten_records(parts)
         several = {f"{first}/{name}": others for (name, _), (first, *others) in alike.items() if others}
-        clients = self.participants.kept() if self.participants is not None else ()
+        clients = self.participants.kept_participants() if self.participants is not None else ()
         judged = sorted(
-            (_judged(client) for client in clients if client.measured), key=lambda of_client: of_client[0]
+            (_evaluations_of(client) for client in clients if client.measured), key=lambda of_client: of_client[0]
         )
         text = json.dumps({"records": records, "alike": several, "judged": judged}).encode()
         arrays[_TEXT] = np.frombuffer(text, np.uint8)
@@ -200,6 +221,32 @@ class SavedMemory:
         files = {_file(self.folder.path, server_round) for server_round in (0, *rounds)}
         for file in set(self.folder.path.glob("memory-*.safetensors")) - files:
             file.unlink()
+        self._files = {server_round: self._files_of(server_round) for server_round in (0, *rounds)}
+        named = set[str]().union(*self._files.values())
+        for file in (self.folder.path / OWN_MODELS).glob("*.safetensors"):
+            if file.name not in named:
+                file.unlink()
+
+    def _files_of(self, server_round: int) -> set[str]:
+        """Return the names of the files that a round's memory names."""
+        if server_round in self._files:
+            return self._files[server_round]
+        with suppress(ConfigError):  # of an earlier process; what cannot be read needs no files
+            return names_in(read_memory(self.folder.path, server_round).records.values())
+        return set()
+
+    def _own_models(self) -> set[str]:
+        """Return the names of the files that clients' contexts name now; errors as in `save`."""
+        folder = self.folder.path / OWN_MODELS
+        names = names_in(record for context in self.grid.contexts.values() for record in context.state.values())
+        if names and not any(self._files.values()):
+            log.info("the clients' own models are in '%s': memory has no room for them", folder)
+        began = time.monotonic()
+        while missing := {name for name in names if not (folder / name).exists()}:
+            if time.monotonic() - began > _SEEN_WITHIN:
+                raise not_shared(folder / min(missing))
+            time.sleep(_LOOK)
+        return names
 
     def _states(self) -> dict[int, dict[str, Any]]:
         return {node: dict(context.state) for node, context in self.grid.contexts.items()}

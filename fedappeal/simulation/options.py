@@ -9,7 +9,6 @@ from typing import Any
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import KIND, SIMULATION
 from fedappeal.settings.config import ConfigError, Scalar
-from fedappeal.simulation.workers.cluster import RayOptions
 
 LAYERS, VMAP, SEQUENTIAL = "layers", "vmap", "sequential"
 AUTO, BATCHED = "auto", "batched"
@@ -76,19 +75,9 @@ class Simulation:
         return [note] if note else []
 
     @property
-    def data_folder(self) -> Path | None:
-        """The folder of the data sets; None for the default."""
-        return Path(self.data_dir) if self.data_dir else None
-
-    @property
     def shared_out(self) -> bool:
         """Whether workers have the clients."""
         return bool(self.workers or self.ray)
-
-    @property
-    def ray_options(self) -> RayOptions:
-        """The options for Ray."""
-        return RayOptions(self.ray, self.ray_cpus, self.ray_gpus)
 
     @classmethod
     def of_runtime(cls, runtime: Mapping[str, Any]) -> "Simulation":

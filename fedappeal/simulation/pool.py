@@ -94,12 +94,12 @@ class Pool:
         Raises:
             ConfigError: if the data set cannot be had or shared out.
         """
-        loaded = [_loaded(task, k, hold_out) for k in clients]
+        loaded = [_load(task, k, hold_out) for k in clients]
         self.task, self.device = task, device
-        self.train = _joined([data.train for data in loaded], device, clients)
-        self.test = _joined([data.test for data in loaded], device, clients)
+        self.train = _examples_of([data.train for data in loaded], device, clients)
+        self.test = _examples_of([data.test for data in loaded], device, clients)
         parts = [data.train.take(slice(0, 0)) if data.held_out is None else data.held_out for data in loaded]
-        self.held_out = _joined(parts, device, clients) if hold_out else None
+        self.held_out = _examples_of(parts, device, clients) if hold_out else None
         self._scalings = {k: data.scaling for k, data in zip(clients, loaded, strict=True) if data.scaling}
 
     def client(self, k: int) -> ClientData:
@@ -136,7 +136,7 @@ class LazyPool:
 
     def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
         """Return the clients' examples, one client after another (`ClientsData`)."""
-        return _joined(list(of_clients.values()), self.device, list(of_clients))
+        return _examples_of(list(of_clients.values()), self.device, list(of_clients))
 
     def loaded(self, k: int) -> ClientData:
         """Return one client's data.
@@ -147,7 +147,7 @@ class LazyPool:
         if (data := self._kept.get(k)) is not None:
             self._kept.move_to_end(k)
             return data
-        data = _loaded(self.task, k, self.hold_out).to(self.device)
+        data = _load(self.task, k, self.hold_out).to(self.device)
         trained, tested = data.counts
         counts = trained + (len(data.held_out) if data.held_out is not None else 0), tested
         if (announced := self.task.counts(k)) not in (None, counts):
@@ -180,7 +180,7 @@ class _Later:
         return getattr(self._pool.loaded(self._client), name)
 
 
-def _loaded(task: Task, k: int, hold_out: bool) -> ClientData:
+def _load(task: Task, k: int, hold_out: bool) -> ClientData:
     data = task.load(k)
     return with_held_out(data) if hold_out else data
 
@@ -191,7 +191,7 @@ def _bytes(data: ClientData) -> int:
     return sum(tensor.nbytes for structure in structures for _, tensor in tensors_of(structure))
 
 
-def _joined(splits: list[Split], device: torch.device, clients: Sequence[int]) -> Examples:
+def _examples_of(splits: list[Split], device: torch.device, clients: Sequence[int]) -> Examples:
     """Return clients' examples, one client after another.
 
     Args:

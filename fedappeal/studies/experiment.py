@@ -75,11 +75,11 @@ class Quick(Part):
 
 
 class Missing(LookupError):
-    """A claim's number is of a run that was not made."""
+    """Raised where a claim needs a run that was not made."""
 
 
 class NotRunYet(Missing):
-    """A claim's number is of a run still to be made."""
+    """Raised where a claim needs a run that is still to be made."""
 
 
 class Unmeasured(LookupError):
@@ -115,10 +115,10 @@ class Contrast:
 
     def __call__(self, number: Numbers) -> float:
         """Return the margin of one seed."""
-        other = self._counted(number(*self.other)) if isinstance(self.other, tuple) else self.other
-        return self.sign * (self._counted(number(*self.one)) - other)
+        other = self._event_or_value(number(*self.other)) if isinstance(self.other, tuple) else self.other
+        return self.sign * (self._event_or_value(number(*self.one)) - other)
 
-    def _counted(self, value: float) -> float:
+    def _event_or_value(self, value: float) -> float:
         return value if self.event is None else float(value >= self.event)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedappeal.studies.experiment import Drawing, Experiment, Results
 from fedappeal.studies.plan import Plan, folder_name
-from fedappeal.studies.record import StudyRecord, make_record, read_record
+from fedappeal.studies.study_record import StudyRecord, make_record, read_record
 from fedappeal.studies.table import numbers_table, verdict_table
-from fedappeal.studies.verdict import Verdict, leading, summary
+from fedappeal.studies.verdict import leading, summary
 from fedappeal.system.files import replace_file
 from fedappeal.system.wording import plural
 from fedappeal.views.comparison.measures import save
@@ -45,9 +45,9 @@ def write_page(plan: Plan, results: Results, failed: Mapping[str, str], folder: 
     """
     folder.mkdir(parents=True, exist_ok=True)
     stem, figure = page_stem(plan, folder), plan.experiment.figure
-    trouble = _drawn({"": figure}, results, stem) if figure and results.runs else ""
+    trouble = _draw({"": figure}, results, stem) if figure and results.runs else ""
     drawn = bool(figure and results.runs and not trouble)
-    return _written(make_record(plan, results, failed, drawn), stem, trouble)
+    return _write(make_record(plan, results, failed, drawn), stem, trouble)
 
 
 def add_to_page(
@@ -67,7 +67,7 @@ def add_to_page(
     Returns:
         As `write_page`; the pictures are those that are drawn from the numbers.
     """
-    return _written(record.joined(make_record(plan, results, failed, figure=False)), page_stem(plan, folder))
+    return _write(record.joined(make_record(plan, results, failed, figure=False)), page_stem(plan, folder))
 
 
 def rewrite_page(experiment: Experiment, folder: Path) -> Path:
@@ -77,21 +77,21 @@ def rewrite_page(experiment: Experiment, folder: Path) -> Path:
         ConfigError: the numbers are not there, or are no record of the experiment; or it has a picture to draw, and
             matplotlib is not installed.
     """
-    return _written(read_record(experiment, folder), folder / experiment.name, strict=True)[0]
+    return _write(read_record(experiment, folder), folder / experiment.name, strict=True)[0]
 
 
-def _written(record: StudyRecord, stem: Path, trouble: str = "", strict: bool = False) -> WrittenPage:
+def _write(record: StudyRecord, stem: Path, trouble: str = "", strict: bool = False) -> WrittenPage:
     """Write verdicts and numbers, pictures drawn from them, and the page."""
     record = record.with_verdicts()
     if record.numbers.rows and record.results().runs:
-        trouble = trouble or _drawn(record.experiment.glances, record.results(), stem, strict)
+        trouble = trouble or _draw(record.experiment.glances, record.results(), stem, strict)
     record.numbers.write(stem.with_name(stem.name + ".json"))
     page = stem.with_name(stem.name + ".md")
     replace_file(page, page_of(record).encode())
     return page, record, trouble
 
 
-def _drawn(drawings: Mapping[str, Drawing], results: Results, stem: Path, strict: bool = False) -> str:
+def _draw(drawings: Mapping[str, Drawing], results: Results, stem: Path, strict: bool = False) -> str:
     """Draw pictures; return why one could not be drawn, or raise it where ``strict``."""
     for ending, draw in drawings.items():
         try:
@@ -116,16 +116,13 @@ def page_of(record: StudyRecord) -> str:
         head.append("**The short form (`--quick`): it shows that the experiment runs, not what comes out of it.**")
     head += [f"{experiment.source[0].upper()}{experiment.source[1:]}. {experiment.claim}", *_pictures(record, name)]
     tail = [f"## Notes\n\n{experiment.notes.strip()}"] if experiment.notes else []
-    tail.append(_made(record, name))
+    tail.append(_origin(record, name))
     tables = [numbers_table(record.results(), record.arms()).first_group()]
     first = leading(outcomes)
     for group in dict.fromkeys([*(v.group for v in first), *(v.group for v in outcomes)]):
-        tables.insert(-1 if group == first[0].group else len(tables), _claims_of(group, outcomes))
+        table = verdict_table([verdict for verdict in outcomes if verdict.group == group])
+        tables.insert(-1 if group == first[0].group else len(tables), table)
     return "\n\n".join([*head, *_fitting(tables, [*head, *tail]), *tail]) + "\n"
-
-
-def _claims_of(group: str, outcomes: Sequence[Verdict]) -> TextTable:
-    return verdict_table([verdict for verdict in outcomes if verdict.group == group])
 
 
 def _fitting(tables: Sequence[TextTable], others: Sequence[str]) -> list[str]:
@@ -154,7 +151,7 @@ def _pictures(record: StudyRecord, name: str) -> list[str]:
     return parts
 
 
-def _made(record: StudyRecord, name: str) -> str:
+def _origin(record: StudyRecord, name: str) -> str:
     numbers = record.numbers
     missing = [f"not run here: {line}" for line in record.skipped()]
     missing += [f"not run yet: {', '.join(waiting)}"] if (waiting := record.waiting()) else []

@@ -6,10 +6,9 @@ are a little better than those of settings chosen beforehand.
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
 from statistics import fmean
 
-from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
 from fedappeal.studies.plan import Plan
 
@@ -46,7 +45,7 @@ def grid_experiment(experiment: Experiment, keys: tuple[str, ...]) -> Experiment
             continue
         for values in itertools.product(*(experiment.grid[key] for key in keys)):
             chosen = dict(zip(keys, values, strict=True))
-            label = _words(chosen)
+            label = ", ".join(f"{key} {value}" for key, value in chosen.items())
             name = f"{arm.name}, {label}"
             arms.append(Arm(name, {**arm.settings, **chosen}, arm.paper, arm.shown, label=label))
             if not experiment.quick.arms or arm.name in experiment.quick.arms:
@@ -65,10 +64,6 @@ def grid_experiment(experiment: Experiment, keys: tuple[str, ...]) -> Experiment
         grid={},
         criterion="",
     )
-
-
-def _words(chosen: Mapping[str, Scalar]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in chosen.items())
 
 
 def best_of_each(experiment: Experiment, plan: Plan, results: Results) -> tuple[Plan, Results]:

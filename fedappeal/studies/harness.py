@@ -130,10 +130,10 @@ def _work(run: PlannedRun, compute: Compute | None, how: Simulation) -> Callable
         return partial(simulate_quietly, plan, how)
     if compute is None:
         raise ValueError(f"{run.name}: neither a run configuration nor a computation")
-    return partial(_computed, compute, run.settings, run.seed, run.path, how.threads)
+    return partial(_compute, compute, run.settings, run.seed, run.path, how.threads)
 
 
-def _computed(compute: Compute, settings: Mapping[str, Any], seed: int, path: Path, threads: int) -> None:
+def _compute(compute: Compute, settings: Mapping[str, Any], seed: int, path: Path, threads: int) -> None:
     for library in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[library] = str(threads)
     if "torch" in sys.modules:  # a computation may do without, and to import it takes seconds

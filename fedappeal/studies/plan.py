@@ -44,12 +44,12 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Its name on the screen."""
+        """The run's name on the screen."""
         return f"{self.arm.name}, seed {self.seed}"
 
     @property
     def rounds(self) -> int:
-        """Its rounds, for a progress bar."""
+        """The run's number of rounds, for a progress bar."""
         return self.config.rounds if self.config else 1
 
     def finished(self) -> bool:
@@ -242,7 +242,7 @@ def _not_importable(task: str) -> str:
 def _unavailable(task: TaskSettings, data_dir: str) -> str:
     """Return why a task's data cannot be had here; empty if it can."""
     try:
-        load_task(task, Path(data_dir) if data_dir else None).check()
+        load_task(task, data_dir).check()
     except ConfigError as error:
         return str(error)
     return ""

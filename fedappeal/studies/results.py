@@ -57,7 +57,7 @@ class Row(_Model):
             paper=dict(arm.paper),
             seeds=tuple(run.seed for run in runs),
             rounds=tuple(len(run.lines) for run in runs),
-            ours={m.key: tuple(_bounded(run.number(m)) for run in runs) for m in measures},
+            ours={m.key: tuple(_number_or_none(run.number(m)) for run in runs) for m in measures},
         )
 
     def with_runs(self, new: Self) -> Self:
@@ -86,7 +86,7 @@ class Row(_Model):
         return self
 
 
-def _bounded(number: float | None) -> float | None:
+def _number_or_none(number: float | None) -> float | None:
     return number if number is not None and abs(number) <= MOST else None
 
 

@@ -100,15 +100,15 @@ class Verdict(BaseModel):
             ahead, behind = (list(self.margins.values()).count(side) for side in (1, -1))
             return f"{ahead}:{behind} of {seeds} seeds"
         digits = self._digits
-        text = f"{_signed(self.mean, digits)}"
+        text = f"{_with_sign(self.mean, digits)}"
         if self.low is not None and self.high is not None and self.test:
-            text += f" [{_signed(self.low, digits)}, {_signed(self.high, digits)}]"
+            text += f" [{_with_sign(self.low, digits)}, {_with_sign(self.high, digits)}]"
         return text + (f" ({self.unmeasured} of {seeds + self.unmeasured} without)" if self.unmeasured else "")
 
     @property
     def papers(self) -> str:
         """The paper's own margin; empty if it is not printed."""
-        return "" if self.paper is None else _signed(self.paper, self._digits)
+        return "" if self.paper is None else _with_sign(self.paper, self._digits)
 
     @property
     def _digits(self) -> int:
@@ -124,7 +124,7 @@ class Verdict(BaseModel):
         return f"{self.word} (needs {needs} seeds)"
 
 
-def _signed(value: float, digits: int) -> str:
+def _with_sign(value: float, digits: int) -> str:
     """Return a number with its sign, which small ones keep when rounded to 0."""
     return f"{value:+.{digits}f}" if value else f"{0:.{digits}f}"
 
@@ -152,15 +152,15 @@ def verdicts(results: Results, growing: bool = False) -> list[Verdict]:
     check_statistics()
     seeds = sorted({run.seed for run in results.runs})
     numbers = {seed: results.of_seed(seed) for seed in seeds}
-    tested = [v for claim in results.experiment.claims if (v := _tested(claim, results.experiment, numbers, growing))]
+    tested = [v for claim in results.experiment.claims if (v := _test(claim, results.experiment, numbers, growing))]
     tested.sort(key=lambda verdict: verdict.group != "")
     if not growing:
-        return _corrected(tested)
+        return _with_holm(tested)
     groups = dict.fromkeys(verdict.group for verdict in tested)
-    return [v for group in groups for v in _corrected([verdict for verdict in tested if verdict.group == group])]
+    return [v for group in groups for v in _with_holm([verdict for verdict in tested if verdict.group == group])]
 
 
-def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers], growing: bool) -> Verdict | None:
+def _test(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers], growing: bool) -> Verdict | None:
     """Return a claim's verdict; None if no seed has its rows."""
     margins, unmeasured, missing = dict[int, float](), 0, 0
     for seed, number in numbers.items():
@@ -226,7 +226,7 @@ def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
     return {"test": "sign flips", "mean": mean, **interval, "p": float(flips.pvalue)}
 
 
-def _corrected(outcomes: Sequence[Verdict]) -> list[Verdict]:
+def _with_holm(outcomes: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts with Holm's p and their words."""
     from statsmodels.stats.multitest import multipletests
 
@@ -237,7 +237,7 @@ def _corrected(outcomes: Sequence[Verdict]) -> list[Verdict]:
         adjusted = None if verdict.p is None else float(next(holm))
         verdict = verdict.model_copy(update={"adjusted": adjusted})
         word = _word(verdict)
-        needs = _needed(verdict, LEVEL / len(tested)) if word == "undecided" and verdict.p is not None else None
+        needs = _seeds_needed(verdict, LEVEL / len(tested)) if word == "undecided" and verdict.p is not None else None
         corrected.append(verdict.model_copy(update={"word": word, "needs": needs}))
     return corrected
 
@@ -259,7 +259,7 @@ def _word(verdict: Verdict) -> Word:
     return "not reproduced" if fails or elsewhere else "undecided"
 
 
-def _needed(verdict: Verdict, level: float) -> int | None:
+def _seeds_needed(verdict: Verdict, level: float) -> int | None:
     """Return how many seeds would tell such a margin from 0."""
     margins = list(verdict.margins.values())
     if verdict.test == "McNemar":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 
-def _counted() -> float:
+def _monotonic_seconds() -> float:
     """Return monotonic seconds.
 
     Where the system can, those in which the machine slept count as well.
@@ -20,7 +20,7 @@ class SteadyClock:
     """A machine's time, read once and then counted."""
 
     def __init__(
-        self, machine: Callable[[], float] = lambda: time.time(), counted: Callable[[], float] = _counted
+        self, machine: Callable[[], float] = lambda: time.time(), counted: Callable[[], float] = _monotonic_seconds
     ) -> None:
         """Begin, without reading the machine's clock yet.
 

@@ -4,9 +4,11 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
+
+import psutil
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.plain_files import NotPlain, open_lock, open_plain
@@ -15,6 +17,8 @@ LOCK = "lock"
 """Name of the file in the folder that the running process holds; its process id is in it."""
 
 _MOMENT = 0.05
+_PATIENCE = 1.0
+"""Seconds in which a process that holds a lock has written its id."""
 
 
 class InUse(RuntimeError):
@@ -29,21 +33,42 @@ class InUse(RuntimeError):
         self.process = process
 
 
-def _take(file: TextIO) -> None:
-    """Lock a file, with one retry.
+def _take(file: TextIO, folder: Path, patience: float) -> None:
+    """Lock a file; InUse if another process holds it for longer than `patience` seconds.
 
-    `is_held` locks it for a moment.
+    `is_held` holds it for a moment, and who has just taken it has not written its id yet: there may be that of a
+    process which was killed.
     """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    began, is_again = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            file.seek(0)
+            process = file.read().strip()
+        waited = time.monotonic() - began
+        if waited >= patience and ((is_again and _runs(process)) or waited >= _PATIENCE):
+            raise InUse(folder, process or "unknown")
+        is_again = True
         time.sleep(_MOMENT)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _runs(process: str) -> bool:
+    """Whether a text is the id of a process that runs."""
+    with suppress(ValueError, OverflowError):
+        return bool(psutil.pid_exists(int(process)))
+    return False
 
 
 @contextmanager
-def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
+def only_process(folder: Path, name: str = LOCK, patience: float = 0.0) -> Iterator[None]:
     """Hold a folder's lock during the block; make the folder if missing.
+
+    Args:
+        folder: the folder.
+        name: of the file.
+        patience: seconds to wait for another process.
 
     Raises:
         InUse: another process holds it.
@@ -58,16 +83,17 @@ def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
         raise ConfigError(f"'{folder}' is not allowed: {error.strerror}") from None
     with file:
         try:
-            _take(file)
-        except BlockingIOError:
-            file.seek(0)
-            raise InUse(folder, file.read().strip() or "unknown") from None
+            _take(file, folder, patience)
         except OSError as error:
             raise ConfigError(f"'{folder}' is not allowed: it cannot be locked ({error.strerror})") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                file.truncate(0)  # the next process is not taken for this one
 
 
 def is_held(folder: Path, name: str = LOCK) -> bool | None:

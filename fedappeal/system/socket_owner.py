@@ -74,7 +74,7 @@ def _socket(this_end: Address, other_end: Address) -> tuple[int, int, int]:
     Raises:
         NotTold: if the kernel does not answer.
     """
-    hosts = [_unmapped(host) for host, _ in (this_end, other_end)]
+    hosts = [_address_of(host) for host, _ in (this_end, other_end)]
     if hosts[0].version != hosts[1].version:
         return 0, 0, 0
     family = socket.AF_INET6 if hosts[0].version == 6 else socket.AF_INET
@@ -102,7 +102,7 @@ def _socket(this_end: Address, other_end: Address) -> tuple[int, int, int]:
     return state, uid, inode
 
 
-def _unmapped(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Return a host's address; an IPv4-mapped one as IPv4."""
     address = ipaddress.ip_address(host)
     return getattr(address, "ipv4_mapped", None) or address

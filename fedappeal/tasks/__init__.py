@@ -47,26 +47,26 @@ def is_own_model(name: str) -> bool:
     return name not in ("auto", *MODELS.built_in) and name.partition(":")[0] not in LIBRARIES.built_in
 
 
-def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: Allowed = ALL) -> Task:
+def load_task(settings: TaskSettings, data_dir: Path | str | None = None, allowed: Allowed = ALL) -> Task:
     """Return the task; its data is read when the first client's data is asked for.
 
     Args:
         settings: the task's settings.
-        data_dir: folder of the data set, where the task reads one.
+        data_dir: folder of the data set, where the task reads one; empty: the default.
         allowed: packages that may be imported for a task that is not fedappeal's.
 
     Raises:
         ConfigError: one line: an unknown task or own setting, a partition of another kind, or one's own task is not
             allowed, failed or returned another type; or the model's package is not allowed.
     """
-    name = settings.task
+    name, folder = settings.task, Path(data_dir) if data_dir else None
     model = MODELS.maker(settings.model, allowed) if is_own_model(settings.model) else None
     build = TASKS.maker(name, allowed)
     if is_client_app(build):
         if model is None:
             raise ConfigError(f"model = '{settings.model}' is not allowed with a Flower app: package.module:initial")
-        return FlowerApp(settings, data_dir, cast(Any, build), model)
-    make = partial(build, settings, data_dir)
+        return FlowerApp(settings, folder, cast(Any, build), model)
+    make = partial(build, settings, folder)
     if isinstance(build, type) and issubclass(build, Task):
         check_class(build)
         return cast(Task, make_checked(build, make, f"task = {name!r}"))

@@ -69,7 +69,7 @@ class LabelledTask(Task):
         """
         assign.check_client(self.settings, client)
         x, y, rows = self.held_by(client)
-        train, test = assign.split(self.settings, client, rows)
+        train, test = assign.split_rows(self.settings, client, rows)
         flip = client in self.flipped
         on_test = flip and self.settings.flip_on == "both"
         return ClientData(self._split(x, y, train, flip), self._split(x, y, test, on_test))
@@ -265,13 +265,13 @@ class ByPerson(NaturalTask):
         Raises:
             ConfigError: the data cannot be read, or too few people have enough examples.
         """
-        self._drawn()
+        self._people_of_run()
 
     def read(self) -> list[tuple[Features, Labels]]:
         """Return the drawn clients' inputs and labels."""
         by_person = self.examples_by_person()
-        return [by_person[person] for person in self._drawn()]
+        return [by_person[person] for person in self._people_of_run()]
 
-    def _drawn(self) -> list[str]:
+    def _people_of_run(self) -> list[str]:
         counts = {person: len(labels) for person, (_, labels) in self.examples_by_person().items()}
         return assign.draw_users(self.settings, counts, self.things, self.people)

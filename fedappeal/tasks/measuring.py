@@ -128,7 +128,7 @@ class Evaluator:
             ConfigError: they cannot be joined.
         """
         if len(self._outputs) > 1:
-            self._outputs, self._labels = [_merged(_joined, self._outputs)], [_merged(_joined, self._labels)]
+            self._outputs, self._labels = [_merge(torch.cat, self._outputs)], [_merge(torch.cat, self._labels)]
         return self._outputs[0], self._labels[0]
 
     def _try(self, name: str, compute: Callable[[], Any], otherwise: Any = math.nan) -> Any:
@@ -196,16 +196,12 @@ def check_bytes(size: float) -> None:
         )
 
 
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat(list(tensors))
-
-
 def on_cpu(*structures: Any) -> list[Any]:
     """Return outputs or labels on the CPU, where metrics of other libraries take them."""
-    return [_merged(lambda tensors: tensors[0].cpu(), [structure]) for structure in structures]
+    return [_merge(lambda tensors: tensors[0].cpu(), [structure]) for structure in structures]
 
 
-def _merged(merge: Callable[[Sequence[Tensor]], Tensor], pieces: Sequence[Any]) -> Any:
+def _merge(merge: Callable[[list[Tensor]], Tensor], pieces: Sequence[Any]) -> Any:
     """Return several pieces' outputs or labels as one of the same form.
 
     Args:
@@ -218,11 +214,11 @@ def _merged(merge: Callable[[Sequence[Tensor]], Tensor], pieces: Sequence[Any]) 
     first = pieces[0]
     try:
         if isinstance(first, Tensor):
-            return merge(pieces)
+            return merge(list(pieces))
         if isinstance(first, Mapping):
-            return type(first)({key: _merged(merge, [piece[key] for piece in pieces]) for key in first})  # type: ignore[call-arg]
+            return type(first)({key: _merge(merge, [piece[key] for piece in pieces]) for key in first})  # type: ignore[call-arg]
         if isinstance(first, tuple | list):
-            parts = [_merged(merge, part) for part in zip(*pieces, strict=True)]
+            parts = [_merge(merge, part) for part in zip(*pieces, strict=True)]
             return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     except (RuntimeError, KeyError, ValueError) as error:
         raise ConfigError(_NO_WHOLE.format(reason(error))) from None

@@ -81,7 +81,7 @@ def parts_of(model: "nn.Module", share: str) -> Parts:
     elif share == TRAINABLE:
         shared = trained & set(names)
     else:
-        shared = _matched(share, names)
+        shared = _matching_names(share, names)
     if not shared and share != NONE:
         raise ConfigError(f"share = '{share}' is not allowed: no array of the model would travel")
     staying = [name for name in names if name not in shared]
@@ -93,7 +93,7 @@ def parts_of(model: "nn.Module", share: str) -> Parts:
     )
 
 
-def _matched(share: str, names: Iterable[str]) -> set[str]:
+def _matching_names(share: str, names: Iterable[str]) -> set[str]:
     """Return the names that patterns choose.
 
     Raises:

@@ -258,7 +258,8 @@ class Task(Plugin, ABC):
 
         NaN where one cannot be computed.
         """
-        return {"accuracy": (outputs.argmax(dim=1) == y).double().mean().item()}
+        # On the host: an accelerator may have no float64.
+        return {"accuracy": (outputs.argmax(dim=1) == y).cpu().double().mean().item()}
 
     def is_plain(self) -> bool:
         """Whether a model is called and measured as this class says: classification by cross-entropy."""

@@ -86,7 +86,7 @@ class ModelCard(Settings):
 
     @field_validator("metric", mode="before")
     @classmethod
-    def _recorded(cls, metric: object) -> object:
+    def _metric_of(cls, metric: object) -> object:
         return metric if isinstance(metric, Metric) else Metric.of_record(metric)
 
     @field_serializer("metric")

@@ -245,7 +245,7 @@ def predict(
             except (RuntimeError, IndexError, TypeError, ValueError) as error:
                 why = f"the model does not take them ({reason(error)})"
                 raise ConfigError(f"the data are not allowed, {names[0]} to {names[-1]}: {why}") from error
-            answers = trained.task.answers(outputs, x) or _said(outputs, len(names), card)
+            answers = trained.task.answers(outputs, x) or _labels(outputs, len(names), card)
             true_labels = [""] * len(names)
             if labels is not None:
                 y = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else labels
@@ -267,7 +267,7 @@ def predict(
     return predictions
 
 
-def _said(outputs: object, examples: int, card: ModelCard) -> Sequence[tuple[str, float | None]]:
+def _labels(outputs: object, examples: int, card: ModelCard) -> Sequence[tuple[str, float | None]]:
     """Return a label with its probability for each example, or a value.
 
     Raises:
@@ -278,7 +278,7 @@ def _said(outputs: object, examples: int, card: ModelCard) -> Sequence[tuple[str
     num_classes = card.num_classes
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if isinstance(outputs, torch.Tensor) and num_classes and shape == (examples, num_classes):
-        probabilities, labels = outputs.double().softmax(dim=1).max(dim=1)
+        probabilities, labels = outputs.cpu().double().softmax(dim=1).max(dim=1)
         return list(zip(map(card.label, labels.tolist()), probabilities.tolist(), strict=True))
     if isinstance(outputs, torch.Tensor) and not num_classes and outputs.numel() == examples:
         return [(f"{value:g}", None) for value in outputs.flatten().tolist()]
@@ -337,7 +337,7 @@ def _onnx(trained: TrainedModel) -> bytes:
     example = torch.zeros((2, *card.input_shape), dtype=dtype)  # of one example the exporter makes a constant
     try:
         program = torch.onnx.export(
-            _called(trained),
+            _as_module(trained),
             (example,),
             input_names=[INPUT],
             output_names=[OUTPUT],
@@ -355,7 +355,7 @@ def _onnx(trained: TrainedModel) -> bytes:
         raise ConfigError(f"the model of task '{card.task}' cannot be exported: {reason}") from error
 
 
-def _called(trained: TrainedModel) -> "nn.Module":
+def _as_module(trained: TrainedModel) -> "nn.Module":
     """Return a module that calls the model as its task does.
 
     A client's takes a table's columns as they are.

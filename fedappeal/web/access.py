@@ -108,7 +108,7 @@ class Guarded:
             await send(message)
 
         try:
-            app, receive = await self._checked(scope, receive)
+            app, receive = await self._app_and_body(scope, receive)
             await app(scope, receive, guarded_send)
         except Rejected as refused:
             answer = PlainTextResponse(f"{refused}\n", refused.status)
@@ -119,7 +119,7 @@ class Guarded:
                 answer = PlainTextResponse("the page failed; its log says why\n", HTTPStatus.INTERNAL_SERVER_ERROR)
                 await answer(scope, receive, guarded_send)
 
-    async def _checked(self, scope: Scope, receive: Receive) -> tuple[ASGIApp, Receive]:
+    async def _app_and_body(self, scope: Scope, receive: Receive) -> tuple[ASGIApp, Receive]:
         """Return the app that answers a request, and the source of its body.
 
         Raises:
@@ -140,7 +140,7 @@ class Guarded:
         if not (self._is_token(bearer) or any(map(self._is_session, self._cookies(headers)))):
             raise Rejected(HTTPStatus.FORBIDDEN, "this page needs its token: visit the address that was printed")
         most = self._bodies.get(scope["path"], MOST_BODY)
-        return self._app, _replayed(await read_body(headers, receive, most), receive)
+        return self._app, _replay(await read_body(headers, receive, most), receive)
 
     def _is_token(self, shown: str) -> bool:
         return _equal(shown, self._token)
@@ -203,7 +203,7 @@ def _equal(shown: str, secret: str) -> bool:
     return secrets.compare_digest(shown.encode("utf-8", "replace"), secret.encode())
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `Receive` that replays a read body, then continues."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -59,9 +59,9 @@ class Events:
                     f"at most {self._most_readers} pages are open at once\n", HTTPStatus.SERVICE_UNAVAILABLE
                 )
             self._readers.add(reader)
-        return _Stream(self._told(reader), lambda: self._dismiss(reader))
+        return _Stream(self._events(reader), lambda: self._dismiss(reader))
 
-    async def _told(self, reader: "_Reader") -> AsyncIterator[str]:
+    async def _events(self, reader: "_Reader") -> AsyncIterator[str]:
         while True:
             behind, texts = reader.take(self._lock)
             if behind:

@@ -60,7 +60,7 @@ def theorem_step_size(precision: float, lipschitz: float, smoothness: float, age
     )
 
 
-def clipped(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+def clipped_direction(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the step's direction ``-v / max(|v|, 1)`` (lines 10 and 12)."""
     return vector / -max(norm(vector), 1.0)
 
@@ -113,8 +113,8 @@ class Gathered:
             mean = self.rest / (len(self.losses) - len(self.leaving))
             return (1, -orthogonal_component(mean, self.leaving)) if self.leaving else (2, -mean)
         if self.leaving:
-            return 1, clipped(orthogonal_component(self.rest, self.leaving))
-        return 2, clipped(self.rest / len(self.losses))
+            return 1, clipped_direction(orthogonal_component(self.rest, self.leaving))
+        return 2, clipped_direction(self.rest / len(self.losses))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, TrainingJob
+from fedappeal.core.local_rule import LocalRule, TrainingJob
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.policy import Policy, Situation
 from fedappeal.core.requirement import Measured
@@ -32,13 +32,13 @@ from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, array_record, view
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, Positive, RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from strategies.adagd.algorithm import Gathered
 from strategies.projection import Vector, norm
 from strategies.rounds.algorithm import Influence
-from strategies.rounds.counted_steps import FROM_RUN, CountedSteps
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
-from strategies.rounds.shared import SharedSettings
+from strategies.rounds.shared import FROM_RUN, CountedSteps, SharedSettings
 from strategies.rounds.strategy import Claims, Strategy
 
 PAPER, LOCAL = "one-gradient", "local"
@@ -154,7 +154,7 @@ def flat(arrays: Model, names: Sequence[str]) -> Vector:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def moved(arrays: Model, step_size: float, direction: NDArray[np.float64]) -> Model:
+def moved_arrays(arrays: Model, step_size: float, direction: NDArray[np.float64]) -> Model:
     """Return ``arrays + step_size * direction``, summed in float64, in the layout of ``arrays``.
 
     Args:
@@ -384,7 +384,7 @@ class AdaGD(Strategy):
         if direction is not None:
             numbers["direction_norm"] = norm(direction)
             if direction.any():
-                return moved(round.model, gathered.step_size, direction)
+                return moved_arrays(round.model, gathered.step_size, direction)
         if not missing:
             round.end = CASE_3 if case == 3 else STALLED
         return KEEP_MODEL

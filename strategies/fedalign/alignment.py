@@ -18,7 +18,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.settings.rounds import share_of_rounds
 from strategies.rounds.round import Model
-from strategies.rounds.sums.influence import capped
+from strategies.rounds.sums.influence import capped_values
 from strategies.rounds.sums.weighted_sum import WeightedSum
 
 EPSILON = "epsilon-now"
@@ -137,7 +137,7 @@ def without_outliers(claims: Sequence[Statement], factor: float) -> list[Stateme
         return []
     middle = median_low(one.loss for one in claims)
     low, high = sorted((middle - (factor - 1) * abs(middle), middle + (factor - 1) * abs(middle)))
-    examples = capped([one.examples for one in claims], factor)
+    examples = capped_values([one.examples for one in claims], factor)
     return [Statement(min(high, max(low, one.loss)), int(count)) for one, count in zip(claims, examples, strict=True)]
 
 

@@ -42,7 +42,7 @@ from strategies.fedalign.priority import CLAIMS_DO_NOT_COUNT, PRIORITY, Granted,
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round, claim, under_name
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
-from strategies.rounds.sums.influence import capped
+from strategies.rounds.sums.influence import capped_values
 from strategies.rounds.sums.weighted_sum import WeightedSum
 
 log = logging.getLogger("fedappeal")
@@ -55,7 +55,7 @@ def warmup_rounds(share: float, rounds: int) -> int:
     return math.ceil(share_of_rounds(share, rounds))
 
 
-def _joined(ids: str | Iterable[str]) -> str:
+def _as_text(ids: str | Iterable[str]) -> str:
     return ids if isinstance(ids, str) else ",".join(ids)
 
 
@@ -89,7 +89,7 @@ class FedALIGN(Strategy):
 
         priority_clients: Annotated[int, Field(ge=-1)] = -1
         """the first clients, this many of them, ask for priority; -1: half of them"""
-        priority_ids: Annotated[str, BeforeValidator(_joined)] = ""
+        priority_ids: Annotated[str, BeforeValidator(_as_text)] = ""
         """client-ids or key fingerprints (key-...) with priority, by commas; empty: clients that ask"""
         epsilon: float = 0.2
         """how close a non-priority client's loss must be to F; below 0: none is"""
@@ -243,7 +243,7 @@ class FedALIGN(Strategy):
         if not now.warming:  # in warm-up there is no client that F(w) concerns
             now.told = self._last_loss if self.settings.global_loss == "stale" else now.loss_of(now.surveyed)
         counts = [m.num_examples for m in members if m.enrolled and self.has_priority(round, m)]
-        now.expected += sum(counts if now.outlier is None else map(int, capped(counts, now.outlier)))
+        now.expected += sum(counts if now.outlier is None else map(int, capped_values(counts, now.outlier)))
         global_loss = {} if now.told is None else {GLOBAL_LOSS: now.told}
         granted = {m.client_id: self.has_priority(round, m) for m in members}
         to_each = {

@@ -121,8 +121,6 @@ class Algorithm(ClientSide):
     """Whether the server may reject a joined client's update."""
     needs_everybody: ClassVar[bool] = False
     """Whether every round asks all clients."""
-    only_sums: ClassVar[bool] = False
-    """Whether sums over the replies are all that the server needs, so that it need not see a single reply."""
     refuses_batch_norm: ClassVar[bool] = False
     """Whether a step may go beyond every client's model, which running statistics do not bear."""
     reply_records: ClassVar[tuple[str, ...]] = ()

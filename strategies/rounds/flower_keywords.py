@@ -53,7 +53,7 @@ class FlowerKeywords(Settings):
         """
         return max(self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes)
 
-    def trained(self, available: int) -> int:
+    def number_training(self, available: int) -> int:
         """Return after how many joiners a round ends.
 
         0 where the round asks all clients.
@@ -62,7 +62,7 @@ class FlowerKeywords(Settings):
             return 0
         return max(int(self.fraction_train * available), self.min_train_nodes, 1)
 
-    def evaluated(self, connected: int) -> int:
+    def number_evaluating(self, connected: int) -> int:
         """Return how many connected clients evaluate, as FedAvg rounds it."""
         if not self.fraction_evaluate:
             return 0
@@ -89,7 +89,9 @@ def numbers_of(metrics: Mapping[str, Any], claimed: Set[str] = frozenset()) -> d
     return {k: v for k, v in list(numbers.items())[:MOST_METRICS] if len(k) <= LONGEST_KEY}
 
 
-def averaged(replies: Sequence[Mapping[str, Any]], weighted_by: str, aggregate: Aggregate | None) -> dict[str, Any]:
+def averaged_metrics(
+    replies: Sequence[Mapping[str, Any]], weighted_by: str, aggregate: Aggregate | None
+) -> dict[str, Any]:
     """Return the metrics of a round, as Flower's FedAvg makes them of the numbers that its replies tell.
 
     Args:

@@ -15,10 +15,9 @@ from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.replies import read_train
 from strategies.rounds.flower_keywords import numbers_of
-from strategies.rounds.refusal import NoAnswer, NotFinite, Refused, unexpected
-from strategies.rounds.reply import checked_weight
+from strategies.rounds.reply import NoAnswer, NotFinite, Refused, checked_weight, unexpected_error
 from strategies.rounds.round import ABSENT, KEEP_MODEL, Reply, Round, log
-from strategies.rounds.sums.influence import Bounds, Sent
+from strategies.rounds.sums.influence import Bounds, MeasuredReply
 from strategies.rounds.sums.last_good import Divergence
 from strategies.rounds.sums.weighted_sum import finite
 
@@ -34,7 +33,7 @@ class Intake:
     Attributes:
         round: the round.
         alone: whether the model stays because clients whose influence was cut are nearly alone.
-        told: the numbers of each joined client's app, where the run has no configuration of ours.
+        told: by client the numbers of each joined one's app, where the run has no configuration of ours.
     """
 
     def __init__(self, round: Round, algorithm: Algorithm, divergence: Divergence) -> None:
@@ -47,7 +46,7 @@ class Intake:
         """
         self.round = round
         self.alone = False
-        self.told: list[Mapping[str, Any]] = []
+        self.told: dict[str, Mapping[str, Any]] = {}
         self._algorithm, self._divergence = algorithm, divergence
         self._influence = type(algorithm).influence(algorithm)
         self._faults: list[Exception] = []
@@ -71,7 +70,7 @@ class Intake:
                 else:
                     self._add(self._influence.updates(self.round, reply))
                     if not self.round.configured:
-                        self.told.append(numbers_of(reply.metrics, reply.claimed))
+                        self.told[member.client_id] = numbers_of(reply.metrics, reply.claimed)
             record.decisions[member.client_id] = decision
             members.unusable.succeed(member.client_id)
             self._divergence.note(member.client_id, finite=True)
@@ -92,14 +91,14 @@ class Intake:
             log_weight = log(checked_weight(self._algorithm.weight(reply)))
         for sent in bounds.admit(reply, log_weight, unit):
             if sent.reply is reply:
-                self._algorithm.add(round, bounds.bounded(sent))
+                self._algorithm.add(round, bounds.counted_reply(sent))
             else:
                 self._add_held(sent, bounds)
 
-    def _add_held(self, sent: Sent, bounds: Bounds) -> None:
+    def _add_held(self, sent: MeasuredReply, bounds: Bounds) -> None:
         """Add a reply that has waited: what is wrong with it concerns its own client."""
         try:
-            self._algorithm.add(self.round, bounds.bounded(sent))
+            self._algorithm.add(self.round, bounds.counted_reply(sent))
         except ConfigError:
             raise
         except Exception as error:
@@ -107,6 +106,7 @@ class Intake:
 
     def _leave_out(self, member: Member, error: Exception) -> None:
         record, client = self.round.record, member.client_id
+        self.told.pop(client, None)
         if not isinstance(error, NoAnswer):
             self.round.members.unusable.fail(client)
         if isinstance(error, Refused):
@@ -115,9 +115,24 @@ class Intake:
                 self._divergence.note(client, finite=False)
             return
         logger.debug("round %d: reply of %s", self.round.number, client, exc_info=error)
-        record.fail(client, unexpected(error))
+        record.fail(client, unexpected_error(error))
         # A traceback keeps the reply's model in memory: that of the first one says enough.
         self._faults.append(error.with_traceback(None) if self._faults else error)
+
+    def settle(self) -> None:
+        """Add the replies that have waited."""
+        bounds = self.round.bounds
+        if bounds is not None:
+            for sent in bounds.release():
+                self._add_held(sent, bounds)
+
+    def missing(self, wanted: int) -> int:
+        """Return how many clients are still to join; where none seems to be, what has waited is measured first."""
+        left = wanted - self.round.record.count("joined")
+        if left <= 0:
+            self.settle()
+            left = wanted - self.round.record.count("joined")
+        return left
 
     def close(self) -> None:
         """Take no further reply; add those that have waited.
@@ -125,46 +140,41 @@ class Intake:
         Raises:
             Exception: the algorithm's own error, where it met so many clients that it is at fault.
         """
-        bounds, record = self.round.bounds, self.round.record
-        if bounds is not None:
-            for sent in bounds.release():
-                self._add_held(sent, bounds)
+        self.settle()
+        record = self.round.record
         if self._faults and not record.count("joined") and len(self._faults) >= min(_AT_FAULT, len(record.decisions)):
             raise self._faults[0]  # no single client ends a run of others
 
     def next_model(self) -> ArrayRecord | None:
         """Return the next global model.
 
-        None where the model stays.
+        None where the model stays. Where influence is bounded, it does so too where clients that were cut are nearly
+        alone: then all are asked next, and the algorithm takes up what it carried before the round, as it remembers
+        only models that count.
 
         Raises:
             ConfigError: the algorithm returned something else than a model like the one that was sent.
         """
-        bounds = self.round.bounds
-        model = self._finished() if bounds is None else self._finished_bounded(bounds)
+        round, bounds = self.round, self.round.bounds
+        model = self._finished_model() if bounds is None else self._bounded_model(bounds)
         if model is not None and not finite(model):
             # Finite claims can still be absurd: the federation must not be lost to one of them.
-            logger.warning("round %d: the new model is not finite; the old one stays", self.round.number)
-            self.round.metrics["not_finite"] = 1.0
+            logger.warning("round %d: the new model is not finite; the old one stays", round.number)
+            round.metrics["not_finite"] = 1.0
             return None
         return model
 
-    def _finished_bounded(self, bounds: Bounds) -> ArrayRecord | None:
-        """Return the next model, where influence is bounded.
-
-        None where clients that were cut are nearly alone: then all are asked next. In that case the algorithm takes
-        up what it carried before the round: it remembers only models that count.
-        """
+    def _bounded_model(self, bounds: Bounds) -> ArrayRecord | None:
+        """Return what `next_model` returns where influence is bounded, finite or not."""
         algorithm = self._algorithm
-        self.round.metrics["bounded"] = float(len(bounds.cut | bounds.against))
         # An algorithm that refuses joiners does so when it finishes: only then it is known who is left.
         suspected = algorithm.may_refuse or self._cut_alone(bounds)
         carried = copy.deepcopy({name: v for name, v in algorithm.carried().items() if v}) if suspected else {}
-        model = self._finished()
+        self.round.metrics["bounded"] = float(len(bounds.cut | bounds.against))
+        model = self._finished_model()
         if suspected and self._cut_alone(bounds):
             algorithm.take_up(carried)
-            self.alone = model is not None
-            model = None
+            self.alone, model = model is not None, None
         bounds.close()
         return model
 
@@ -174,12 +184,12 @@ class Intake:
         joined = [client for client, decision in record.decisions.items() if decision == "joined"]
         return bounds.leaves_alone(joined, record.count("sat-out") + record.count("refused"))
 
-    def _finished(self) -> ArrayRecord | None:
-        """Return what `finish` returns, checked.
+    def _finished_model(self) -> ArrayRecord | None:
+        """Return what the algorithm's `finish` returns, checked against the model that was sent.
 
         None where the model stays.
         """
-        sent, kind = self.round.model, type(self._algorithm)
+        kind, sent = type(self._algorithm), self.round.model
         model: object = self._algorithm.finish(self.round)
         stays = model is KEEP_MODEL or model is sent
         # The methods that all inherit keep the model where nothing has a weight, which no author decided.

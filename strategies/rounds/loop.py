@@ -1,24 +1,26 @@
 """The loop over all rounds of a run: roll call, survey, waves, evaluation, roll-back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol import keys
+from fedappeal.protocol.packing import Allowance, content_bytes
 from fedappeal.settings.config import ConfigError
-from strategies.rounds.exchange import exchange
+from strategies.rounds.exchange.exchange import NOT_SENT, SURVEY, Addressed, Channel, Exchange
 from strategies.rounds.exchange.members import Member, Members, waves
 from strategies.rounds.exchange.messages import evaluate_messages
 from strategies.rounds.exchange.ownership import Identities, Owners
-from strategies.rounds.exchange.replies import evaluation_answers, survey_answers, train_replies
+from strategies.rounds.exchange.replies import NO_ANSWER, read_evaluate
 from strategies.rounds.exchange.roll_call import RollCall
-from strategies.rounds.refusal import Refused, unexpected
-from strategies.rounds.round import Hooks, Round, RoundRecord
+from strategies.rounds.reply import Refused, unexpected_error
+from strategies.rounds.round import ABSENT, Hooks, Round, RoundRecord
 from strategies.rounds.rounds import Rounds
 from strategies.rounds.shared import check_schedule
 from strategies.rounds.summary import incomplete
@@ -72,7 +74,7 @@ class Loop:
         self.result = Result()
         rounds.last_good.begin(self.first_round, self.model, self.initial)
         self._hooks, self._timeout = self.hooks or Hooks(), shared.round_timeout
-        self._channel = exchange.Channel(self.grid)
+        self._channel = Channel(self.grid)
         call, told = self.roll_call_config or ConfigRecord(), {}
         if not rounds.setup.configured:
             call = ConfigRecord({**rounds.told_once(), **call})
@@ -139,10 +141,21 @@ class Loop:
             coming = iter([next(coming, ())])
         # Made when a wave is due: what is told may depend on the replies so far.
         messages = (rounds.train_messages(round, wave, config, deadline - channel.clock()) for wave in coming)
-        records, needs_all = 1 + len(algorithm.reply_records), algorithm.waits_for_all
-        for member, message in train_replies(round, channel, deadline, wanted, messages, records, needs_all):
+        record, model = round.record, round.model
+        exchange = Exchange(
+            channel,
+            record,
+            deadline,
+            MessageType.TRAIN,
+            model_bytes=content_bytes(model),
+            allowance=Allowance.of_models(model, 1 + len(algorithm.reply_records)),
+            needs_all=algorithm.waits_for_all,
+        )
+        for member, message in exchange.replies(messages, lambda: intake.missing(wanted)):
             intake.take(member, message)
             del message  # its model is not to stay in memory while the next ones are pulled
+        for member, reason in exchange.silent:
+            record.fail(member.client_id, reason, ABSENT)
         return rounds.close(intake)
 
     def _survey(self, round: Round, order: Sequence[Member], deadline: float, config: Mapping[str, Any]) -> None:
@@ -155,7 +168,7 @@ class Loop:
         # Without the algorithm: the model is measured as it is sent, not after an adaptation.
         settings: dict[str, Any] = {**config, keys.SPLIT: keys.TRAIN_SPLIT, keys.SERVER_ROUND: round.number}
         messages = evaluate_messages(members, round.model, settings, half, self.rounds.setup.flower)
-        for member, metrics in survey_answers(round.record, channel, deadline - half, messages, round.metric):
+        for member, metrics in self._measured(round.record, deadline - half, messages, SURVEY):
             try:
                 survey.answered(round, member, metrics)
             except Refused as error:
@@ -163,7 +176,7 @@ class Loop:
             except ConfigError:
                 raise
             except Exception as error:
-                round.record.add_failure(member.client_id, f"survey: {unexpected(error)}")
+                round.record.add_failure(member.client_id, f"survey: {unexpected_error(error)}")
 
     # -- evaluation ----------------------------------------------------------------------------------
 
@@ -183,11 +196,39 @@ class Loop:
 
     def _answers(
         self, record: RoundRecord, model: ArrayRecord, config: Mapping[str, Any]
-    ) -> list[tuple[Member, MetricRecord]]:
+    ) -> list[tuple[Member, Mapping[str, Any]]]:
         """Have the clients evaluate a model; return the answers by client-id."""
         messages = self.rounds.evaluate_messages(record.server_round, model, config, self._timeout)
         until = self._channel.clock() + self._timeout
-        return evaluation_answers(record, self._channel, until, messages, self.rounds.setup.metric)
+        answers = list(self._measured(record, until, messages, MessageType.EVALUATE))
+        record.expected, record.evaluated = len(messages), len(answers)
+        return sorted(answers, key=lambda answer: answer[0].client_id)
+
+    def _measured(
+        self, record: RoundRecord, deadline: float, messages: Sequence[Addressed], kind: str
+    ) -> Iterator[tuple[Member, Mapping[str, Any]]]:
+        """Send questions, and yield each answer that is allowed; record why others are left out.
+
+        Args:
+            record: counts bytes, and answers that are left out.
+            deadline: on the channel's clock.
+            messages: what is asked.
+            kind: `SURVEY`, or the message type.
+        """
+        survey = kind == SURVEY
+        purpose = SURVEY if survey else "evaluation"
+        exchange = Exchange(self._channel, record, deadline, kind)
+        for member, message in exchange.replies(iter([messages])):
+            try:
+                metrics = read_evaluate(message, self.rounds.setup.metric)
+            except Refused as error:
+                record.add_failure(member.client_id, f"{purpose}: {error}")
+                record.unusable += not survey and not is_from_superlink(message)
+            else:
+                yield member, metrics
+        for member, reason in exchange.silent:
+            if survey or reason not in (NO_ANSWER, NOT_SENT):
+                record.add_failure(member.client_id, f"{purpose}: {reason}")
 
     def _settle(self, record: RoundRecord) -> None:
         """Go back to the last good model where the round's is useless; see `LastGood`."""

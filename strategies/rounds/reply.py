@@ -1,13 +1,13 @@
-"""A client's checked reply to TRAIN, and the numbers that it claims."""
+"""A client's checked reply to TRAIN, the numbers that it claims, and the reasons why a reply is left out."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
+from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.keys import Decision
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.refusal import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
@@ -15,6 +15,23 @@ if TYPE_CHECKING:
     Model = ArrayRecord
 else:
     Model = Any  # where settings are read, Flower need not be loaded
+
+
+class Refused(ValueError):
+    """A reply that is left out; the message says why, for a person to read."""
+
+
+class NotFinite(Refused):
+    """A reply that is left out for a value that is not finite."""
+
+
+class NoAnswer(Refused):
+    """The SuperLink's word in place of a reply: the client gave none."""
+
+
+def unexpected_error(error: Exception) -> str:
+    """Return what a round's record says of an error that is no `Refused`, in one line."""
+    return one_line(f"its reply cannot be used: {type(error).__name__}: {error}")
 
 
 def log(value: float) -> float:
@@ -28,11 +45,11 @@ def claim(metrics: Mapping[str, Any], key: str, low: float = -math.inf, high: fl
     Raises:
         Refused: otherwise.
     """
-    if key not in metrics:
+    if (reported := metrics.get(key)) is None:
         raise Refused(f"reply has no '{key}'")
-    if isinstance(metrics[key], list):
+    if isinstance(reported, list):
         raise Refused(f"{key} is a list: one number is allowed")
-    value = float(metrics[key])
+    value = float(reported)
     if not low <= value <= high:
         raise Refused(f"{key} = {value} is not allowed: {low} to {high}")
     return value

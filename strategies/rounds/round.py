@@ -98,11 +98,6 @@ class RoundRecord:
         """Add a reason to those of a client, whatever it decided."""
         self.failures[client_id] = one_line("; ".join(filter(None, (self.failures.get(client_id), reason))))
 
-    def count_traffic(self, up: int, down: int) -> None:
-        """Add an exchange's bytes."""
-        self.bytes_up += up
-        self.bytes_down += down
-
     def as_line(self) -> Mapping[str, object]:
         """Return the round as one line of the history.
 
@@ -319,7 +314,7 @@ class Round(Setup):
         return self.layout.pack(layers) if self.layout.is_packed(self.model) else self.layout.named(layers)
 
 
-def packed(carried: Mapping[str, Mapping[str, Any]]) -> "RecordDict":
+def packed_state(carried: Mapping[str, Mapping[str, Any]]) -> "RecordDict":
     """Return what is carried from round to round, as Flower's records.
 
     It is named dicts; an empty dict is left out.
@@ -334,8 +329,8 @@ def packed(carried: Mapping[str, Mapping[str, Any]]) -> "RecordDict":
     return state
 
 
-def unpacked(state: "RecordDict") -> dict[str, dict[str, Any]]:
-    """Return what `packed` was given; arrays are read-only."""
+def unpacked_state(state: "RecordDict") -> dict[str, dict[str, Any]]:
+    """Return what `packed_state` was given; arrays are read-only."""
     from flwr.app import ArrayRecord
 
     return {

@@ -19,17 +19,16 @@ from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.exchange import Addressed
-from strategies.rounds.exchange.members import Member, Members, sampling_order
+from strategies.rounds.exchange.members import Member, Members, Probation, sampling_order
 from strategies.rounds.exchange.messages import evaluate_messages, train_messages
-from strategies.rounds.exchange.probation import Probation
 from strategies.rounds.exchange.replies import read_evaluate
-from strategies.rounds.flower_keywords import averaged, numbers_of
+from strategies.rounds.flower_keywords import averaged_metrics, numbers_of
 from strategies.rounds.intake import Intake
-from strategies.rounds.refusal import Refused
-from strategies.rounds.round import COUNTED, Round, RoundRecord, Setup, packed, under_name, unpacked
+from strategies.rounds.reply import Refused
+from strategies.rounds.round import COUNTED, Round, RoundRecord, Setup, packed_state, under_name, unpacked_state
 from strategies.rounds.shared import RATE, check_schedule, learning_rate_share
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians
-from strategies.rounds.sums.last_good import DIVERGED, Divergence, LastGood, split
+from strategies.rounds.sums.last_good import DIVERGED, Divergence, LastGood, split_state
 from strategies.rounds.sums.weighted_sum import HeldModels
 
 log = logging.getLogger("fedappeal")
@@ -99,14 +98,14 @@ class Rounds:
                 f"strategy {self.algorithm.name} carries '{min(reserved)}', which is the rounds' own: choose another "
                 "name"
             )
-        state = packed({**of_rounds, **carried})
+        state = packed_state({**of_rounds, **carried})
         state.update(self.last_good.records())
         return state
 
     def restore(self, state: RecordDict) -> None:
         """Take up what `state` returned."""
-        state, good = split(state)
-        carried = unpacked(state)
+        state, good = split_state(state)
+        carried = unpacked_state(state)
         loop = carried.pop(_LOOP)
         self.last_good.restore(loop, good)
         self.members.left = set(loop["gone"])
@@ -131,7 +130,7 @@ class Rounds:
     def begin(self, round: Round) -> Intake:
         """Begin a round; return what takes its replies."""
         algorithm, shared, model = self.algorithm, round.shared, round.model
-        round.most = shared.clients_per_round or round.flower.trained(len(self.members.available()))
+        round.most = shared.clients_per_round or round.flower.number_training(len(self.members.available()))
         if algorithm.refuses_batch_norm:  # of a packed model the names say nothing: `check_model` saw its layers
             refuse_batch_norm(algorithm.name, list(model))
         if shared.influence == "bounded" and len(self.members.of_role(keys.SEEN)) >= FEWEST:  # two: no measure
@@ -171,7 +170,7 @@ class Rounds:
             return asks
         return after_empty or number <= (default_mandatory_rounds(rounds) if first is None else int(first))
 
-    def hear(self, answers: Sequence[tuple[Member, MetricRecord]]) -> None:
+    def hear(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> None:
         """Take in what the seen clients that have not left say of a model."""
         gone = self.members.left
         seen = [answer for member, answer in answers if member.role == keys.SEEN and member.client_id not in gone]
@@ -221,7 +220,7 @@ class Rounds:
         """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
         unmeasured = set() if self.setup.shared.measure_leavers else self.members.left
         members = [member for member in self.members.online() if member.client_id not in unmeasured]
-        if (wanted := self.setup.flower.evaluated(len(members))) < len(members):
+        if (wanted := self.setup.flower.number_evaluating(len(members))) < len(members):
             order = generator(self.setup.shared.seed, "evaluation", server_round=number).permutation(len(members))
             members = [members[place] for place in sorted(order[:wanted])]
         steps = personal_of(self.algorithm).tuning_steps()
@@ -237,7 +236,9 @@ class Rounds:
         record = intake.round.record
         intake.close()
         flower = self.setup.flower
-        record.told = averaged(intake.told, flower.weighted_by_key, flower.train_metrics_aggr_fn)
+        record.told = averaged_metrics(
+            list(intake.told.values()), flower.weighted_by_key, flower.train_metrics_aggr_fn
+        )
         self.pool_empty = record.count("joined") == 0
         if not record.mandatory:
             willing = record.count("joined") + record.count("surplus")
@@ -304,14 +305,14 @@ class Rounds:
             return None
         return MetricRecord({**self.evaluate_metrics(answers), **self.algorithm.summarise(round, answers)})
 
-    def evaluate_metrics(self, answers: Sequence[tuple[Member, MetricRecord]]) -> dict[str, Any]:
+    def evaluate_metrics(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, Any]:
         """Return what apps told of a model, averaged.
 
         Empty where clients have the run's configuration.
         """
         flower = self.setup.flower
         told = [] if self.setup.configured else [numbers_of(metrics) for _, metrics in answers]
-        return averaged(told, flower.weighted_by_key, flower.evaluate_metrics_aggr_fn)
+        return averaged_metrics(told, flower.weighted_by_key, flower.evaluate_metrics_aggr_fn)
 
     def _sender(self, message: Message) -> Member:
         node = message.metadata.src_node_id

@@ -1,4 +1,4 @@
-"""Settings that every strategy takes by keyword, and the schedule of the learning rate that they choose."""
+"""Settings that strategies share: of the rounds, of the learning rate's schedule, of counted local steps."""
 
 import math
 from collections.abc import Mapping
@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import PlainValidator
 
+from fedappeal.core.algorithm import StrategySettings
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
 from fedappeal.settings.rounds import AskingSettings, RoundSettings, rounds_or_auto
-from fedappeal.settings.training import InfluenceSettings, LearningRateSchedule
+from fedappeal.settings.training import InfluenceSettings, LearningRateSchedule, LocalTrainingSettings
 
 
 class SharedSettings(InfluenceSettings, LearningRateSchedule, AskingSettings, RoundSettings):
@@ -107,3 +108,39 @@ def check_schedule(schedule: LearningRateSchedule, config: Mapping[str, Any]) ->
             f"{RATE} is missing in train_config: lr-schedule = '{schedule.lr_schedule}' with "
             f"lr-warmup-rounds = {schedule.lr_warmup_rounds} scales it"
         )
+
+
+FROM_RUN: Mapping[str, str] = {key.replace("-", "_"): key for key in ("local-steps", "local-epochs", "batch-size")}
+"""The run's settings that stand in for these."""
+
+
+class CountedSteps(StrategySettings):
+    """How many local steps clients take: as the run says, where it is not set."""
+
+    local_steps: CountOrZero | None = None
+    """local steps; 0: by epochs; not set: the run's"""
+    local_epochs: CountOrZero | None = None
+    """epochs; not set: the run's"""
+    batch_size: Count | None = None
+    """examples a step; not set: the run's"""
+
+    def check_counted(self, strategy: str) -> None:
+        """Check that the number of steps is known.
+
+        Raises:
+            ConfigError: names the setting, under the strategy's name.
+        """
+        if self.local_steps is None and self.local_epochs is None:
+            raise ConfigError(
+                f"{strategy}.local-steps is missing: how many steps clients take, or {strategy}.local-epochs"
+            )
+        if not self.local_steps and not self.local_epochs:
+            raise ConfigError(f"{strategy}.local-steps = 0 is not allowed where {strategy}.local-epochs = 0")
+        if not self.local_steps and self.batch_size is None:
+            raise ConfigError(f"{strategy}.batch-size is missing: steps of an epoch follow from it")
+
+    def steps(self, examples: int) -> int:
+        """Return the local steps of a client with this many training examples."""
+        steps, epochs = self.local_steps or 0, self.local_epochs or 0
+        training = LocalTrainingSettings(local_steps=steps, local_epochs=epochs, batch_size=self.batch_size or 1)
+        return training.steps(examples)

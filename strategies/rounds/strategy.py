@@ -72,7 +72,7 @@ class Strategy(Algorithm):
         grid: "Grid",
         initial_arrays: "ArrayRecord",
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = None,
         train_config: "ConfigRecord | None" = None,
         evaluate_config: "ConfigRecord | None" = None,
         evaluate_fn: "Callable[[int, ArrayRecord], MetricRecord | None] | None" = None,
@@ -80,15 +80,24 @@ class Strategy(Algorithm):
     ) -> "Result":
         """Run the federation; see `strategies.rounds.loop.Loop` for the arguments.
 
-        ``timeout`` is not used: ``round_timeout`` is the deadline of each exchange.
+        ``timeout`` is the deadline of each exchange in seconds; None: ``round_timeout``.
 
         Raises:
+            ConfigError: the deadline is not more than 0.
             RollCallError: if too few clients came.
         """
         from strategies.rounds.loop import Loop
 
-        configs = train_config, evaluate_config
-        return Loop(rounds_of(self), grid, initial_arrays, num_rounds, *configs, evaluate_fn, **more).run()
+        rounds, shared, configs = rounds_of(self), shared_of(self), (train_config, evaluate_config)
+        if timeout is not None:
+            try:
+                rounds.setup.shared = SharedSettings.parse({**vars(shared), "round_timeout": timeout})
+            except ConfigError as error:
+                raise ConfigError(str(error).replace("round-timeout", "timeout", 1)) from None
+        try:
+            return Loop(rounds, grid, initial_arrays, num_rounds, *configs, evaluate_fn, **more).run()
+        finally:
+            rounds.setup.shared = shared
 
     def configure_train(
         self, server_round: int, arrays: "ArrayRecord", config: "ConfigRecord", grid: "Grid"

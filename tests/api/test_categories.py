@@ -10,7 +10,7 @@ import fedappeal
 from fedappeal.api.plan import OwnData
 from fedappeal.api.tables import TableColumns, rows_of_dataset, rows_of_frame
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.tasks.partitions.assign import split
+from fedappeal.tasks.partitions.assign import split_rows
 from fedappeal.trained import read_card
 from tests.api.blobs import QUICK
 from tests.later import Later
@@ -34,7 +34,7 @@ def test_a_category_is_a_column_for_each_of_its_values_standardised_as_others_ar
     assert rows.form.categories == {"size": [*SIZES, "huge"]}
     (first, _), _ = rows.shared_out(settings)
     by_pandas = pd.get_dummies(table[table["who"] == "u0"][["age", "size"]]).to_numpy(np.float64)
-    train, test = split(settings, 0, np.arange(40))
+    train, test = split_rows(settings, 0, np.arange(40))
     mean, std = by_pandas[train].mean(axis=0), by_pandas[train].std(axis=0)
     expected = (by_pandas[test] - mean) / np.where(std > 0, std, 1)  # nobody is huge
     np.testing.assert_allclose(first.test.x, expected, rtol=1e-5, atol=1e-6)

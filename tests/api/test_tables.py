@@ -16,7 +16,7 @@ from fedappeal.data.cells import Classes
 from fedappeal.data.frames import Frame
 from fedappeal.data.scaling import ByClient, Scaling
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.tasks.partitions.assign import split
+from fedappeal.tasks.partitions.assign import split_rows
 from fedappeal.trained import load_model
 from fedappeal.views.report.report import write_report
 from tests.api.blobs import QUICK, Net, in_folder
@@ -247,7 +247,7 @@ def moments(user: str) -> tuple[np.ndarray, np.ndarray]:
     table = frame()
     mine = table[table["user"] == user][["a", "b", "c"]].to_numpy()
     place = sorted({*table["user"]}).index(user)
-    train, _ = split(RunConfig(clients=4, seed=0).task_settings(), place, np.arange(len(mine)))
+    train, _ = split_rows(RunConfig(clients=4, seed=0).task_settings(), place, np.arange(len(mine)))
     return mine[train].mean(axis=0), mine[train].std(axis=0)
 
 
@@ -261,7 +261,7 @@ def test_each_client_is_standardised_by_its_own_training_rows_unless_told_otherw
     assert first.train.x.mean(dim=0).tolist() == pytest.approx([0, 0, 0, 0], abs=1e-6)
     assert first.train.x.std(dim=0, correction=0).tolist() == pytest.approx([1, 1, 1, 0], abs=1e-5)
     mine = table[table["user"] == "u0"][["a", "b", "c", "same"]].to_numpy()
-    train, test = split(settings, 0, np.arange(15))
+    train, test = split_rows(settings, 0, np.arange(15))
     mean, std = mine[train].mean(axis=0), np.array([*mine[train].std(axis=0)[:3], 1])
     np.testing.assert_allclose(first.test.x, (mine[test] - mean) / std, rtol=1e-5, atol=1e-6)
     assert scaler is not None

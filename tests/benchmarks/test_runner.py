@@ -1,17 +1,20 @@
 """The benchmarks: medians, ratios, parts and attacks by hand, and the rows that docs name."""
 
 import re
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as command
+from benchmarks import simulation
 from benchmarks.__main__ import ROWS
 from benchmarks.influence import Attack, attack, under_attack
 from benchmarks.runner import SMALL, BenchRow, Clock, Figures, row_size, table
-from benchmarks.staying import staying_figures
 from strategies.rounds.exchange.members import Member
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,15 +50,6 @@ def test_sizes_are_a_fiftieth_where_rows_are_tried(monkeypatch: pytest.MonkeyPat
     assert [row_size(size) for size in (5, 100, 1000)] == [5, 100, 1000]
     monkeypatch.setenv(SMALL, "1")
     assert [row_size(size) for size in (5, 100, 1000)] == [5, 10, 20]
-
-
-def test_a_trial_of_few_rounds_leaves_one_to_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SMALL, "1")
-    settings = {"task": "digits", "model": "logistic", "clients": 3, "local_steps": 1, "set": {"solo.steps": 2}}
-    figures = ROWS["staying/scarce"].arms["fedavg, held-out data, 9 rounds of goodwill"]
-    assert figures.args[0]["mandatory_rounds"] == 9
-    found = staying_figures({**settings, "mandatory_rounds": 9}, 2)
-    assert found["asked rounds"] == 1
 
 
 def test_attackers_send_what_their_formulas_say() -> None:
@@ -95,11 +89,36 @@ def test_attackers_claim_multiples_of_the_honest_median(
     assert [metrics["loss"] for metrics in sent] == [2.0, 2.0, 2.0, 0.5], "FedALIGN takes in who claims F(w)"
 
 
+def test_a_row_that_is_like_another_has_its_settings_and_its_own() -> None:
+    papers, default = (simulation.settings_of(f"evaluation/{name}") for name in ("papers", "default"))
+    assert default == {**papers, "judge-on": "cross-fitted", "adaptation-steps": 5}
+    assert (papers["judge-on"], papers["adaptation-steps"], papers["clients"]) == ("train", 0, 100)
+    assert simulation.settings_of("many-clients/default") == {**default, "min-examples": 10}
+
+
+@pytest.mark.parametrize("peers", [[], ["--peers", "../peers"]])
+def test_other_packages_are_measured_where_their_checkout_is_named(
+    peers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def measure(name: str, row: BenchRow, arms: list[str], *_: object) -> Iterator[dict[str, list[Figures]]]:
+        measured.extend(arms)
+        yield {}
+
+    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setenv(simulation.PEERS, "")
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "simulation/mlp", *peers])
+    command.main()
+    assert {"batched", "plain loop"} <= set(measured)
+    assert (set(simulation.PROGRAMS) <= set(measured)) is bool(peers)
+
+
 def test_docs_name_rows_that_are_there() -> None:
-    pages = (DOCS / f"{name}.md" for name in ("benchmarks", "influence", "staying"))
+    pages = (DOCS / f"{name}.md" for name in ("benchmarks", "influence"))
     text = "".join(page.read_text() for page in pages)
     commands = re.findall(r"python -m benchmarks (?!ROW\b)([\w/-]+)", text)
-    assert {"simulation", "deployment", "influence", "staying"} <= set(commands), "each page names rows"
+    assert {"simulation", "deployment", "influence"} <= set(commands), "each page names rows"
     for name in commands:
         assert any(row == name or row.startswith(f"{name}/") for row in ROWS), name
     assert all(row.over in ("", *row.arms) for row in ROWS.values())

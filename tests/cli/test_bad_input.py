@@ -190,7 +190,7 @@ def test_resume_of_what_is_no_run(refused: Refused) -> None:
 def leave_after(folder: RunFolder, server_round: int) -> None:
     """Leave what a run without clients continues from, in any runtime."""
     Checkpoint(server_round, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / CHECKPOINT)
-    no_clients: Any = SimpleNamespace(contexts={}, kept=list)
+    no_clients: Any = SimpleNamespace(contexts={}, kept_participants=list)
     SavedMemory(folder, no_clients, no_clients, 1, ACCURACY).save(server_round)
 
 

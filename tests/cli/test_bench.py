@@ -9,7 +9,7 @@ from fedappeal.cli.commands import cli
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench import design, runs
 from fedappeal.studies.bench.bench_page import PAGE
-from fedappeal.studies.bench.results import RESULTS, BenchResults
+from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
 from tests.jobs_here import jobs_here
 
 __all__ = ["jobs_here"]

@@ -10,7 +10,7 @@ from fedappeal.cli.main import main
 from fedappeal.federation.folder import Addresses
 from server.identities import FILE, IdentityFile
 from strategies.rounds.exchange.ownership import ProvenKey
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 
 ALICE = "key-" + "a" * 16
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedappeal.cli.compare import show_comparison
 from fedappeal.cli.option_groups import CompareOptions
-from fedappeal.cli.results import show_comparison
 from fedappeal.settings.config import ConfigError
 from tests.views.comparison.recorded import a_run, a_sweep
 

@@ -58,7 +58,8 @@ def test_every_plugin_is_listed_with_its_summary() -> None:
             assert any(line.split()[0] == name and line.endswith(summary) for line in lines if line.strip()), name
 
 
-def test_the_list_says_which_local_rules_train_side_by_side() -> None:
+def test_the_list_says_which_local_rules_train_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOCAL_RULES.load("maml"), "batched", False)
     lines = {line.split()[0]: line for line in all_names()}
     assert " side by side: " in lines["prox"]
     assert " one by one: " in lines["maml"]

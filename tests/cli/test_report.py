@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedappeal.cli.commands import cli
-from fedappeal.cli.results import report_run
+from fedappeal.cli.compare import report_run
 from fedappeal.cli.start import start_simulations
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.plan import swept_plans

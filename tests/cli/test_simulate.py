@@ -9,6 +9,7 @@ import pytest
 
 from fedappeal.cli.option_groups import ResumeOptions
 from fedappeal.cli.start import report_unused, resume_run, start_simulations
+from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess, Machine
 from fedappeal.runs.plan import RunPlan, swept_plans
@@ -120,8 +121,9 @@ def test_too_many_clients_for_the_data_is_one_line_and_leaves_nothing(tmp_path: 
 
 
 def test_a_rule_without_a_batched_form_is_said_in_the_line_about_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(LOCAL_RULES.load("maml"), "batched", False)
     plans = swept_plans({**SMALL, "strategy": "perfedavg", "rounds": 1}, [], str(tmp_path / "run"))
     start_simulations(plans, AUTO)
     said = "perfedavg: clients train one after another (local rule 'maml' has no batched form)"

@@ -13,7 +13,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import RayOptions
 
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 
 SMALL = {"task": "digits", "clients": 3, "rounds": 1, "mandatory-rounds": 1}
 
@@ -24,7 +24,7 @@ SMALL = {"task": "digits", "clients": 3, "rounds": 1, "mandatory-rounds": 1}
         ([], 1, 4, "", r"workers = 4 is not allowed: 0 \(no workers; with ray one a node\) to 3, the clients"),
         ([], 1, -1, "", "workers = -1 is not allowed"),
         (["seed=0,1"], 1, 2, "", "workers = 2 is not allowed with several runs: --jobs, or --ray ADDRESS"),
-        (["seed=0,1"], 2, 0, "auto", "jobs = 2 is not allowed with --ray"),
+        pytest.param(["seed=0,1"], 2, 0, "auto", "jobs = 2 is not allowed with --ray", marks=needs_ray),
     ],
 )
 def test_what_cannot_be_is_refused(

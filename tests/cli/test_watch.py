@@ -2,12 +2,15 @@
 
 import socket
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from fedappeal.cli import live_page
 from fedappeal.cli.main import main
-from fedappeal.cli.option_groups import PageOptions
+from fedappeal.cli.option_groups import PageOptions, ResidentOptions
 from fedappeal.web.serving import PagePlace
 from tests.views.comparison.recorded import a_run
 
@@ -77,3 +80,20 @@ def test_places() -> None:
     assert PageOptions("0").place == PagePlace(0)
     assert PageOptions("[::1]:0").place == PagePlace(0, "::1") or not socket.has_ipv6
     assert PageOptions("0.0.0.0:0", "127.0.0.1:8090").place == PagePlace(0, "0.0.0.0", "127.0.0.1:8090")
+
+
+@pytest.mark.parametrize(("options", "admits_all"), [(["--enable-supernode-auth"], False), ([], True)])
+def test_the_page_of_a_superlink_knows_whether_it_asks_for_keys(
+    options: list[str], admits_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Mapping[str, str]] = []
+
+    @contextmanager
+    def start(_: object, environment: Mapping[str, str], __: object) -> Iterator[None]:
+        started.append(environment)
+        yield
+
+    monkeypatch.setattr(live_page, "keep_running", start)
+    tls = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key"]
+    with live_page.resident_page([*tls, *options], PageOptions(page="0"), ResidentOptions()):
+        assert [live_page.ADMITS_ALL in environment for environment in started] == [admits_all]

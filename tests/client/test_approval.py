@@ -18,7 +18,7 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
 from strategies.rounds.exchange.replies import AwaitsApproval, Declined, read_client_id, read_roll_call
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from tests.node import Node, changed, run_config
 
 CONFIG = run_config(clients=4, solo__steps=1, local_steps=1, model="logistic")
@@ -49,7 +49,7 @@ def test_a_new_run_waits_and_takes_part_once_it_is_approved(tmp_path: Path) -> N
     for kind in ("train", "evaluate"):
         with pytest.raises(ConfigError, match="takes no part in this run: waits for its owner's approval"):
             client(kind, server_round=1)
-    assert not client.participants.kept(), "nothing of the run was loaded"
+    assert not client.participants.kept_participants(), "nothing of the run was loaded"
     assert "strategy = maxfl" not in asking(tmp_path)["k"][1], "a default is not said"
     approved, what = asking(tmp_path)["k"]
     assert not approved

@@ -1,5 +1,6 @@
 """Clients that judge models by held-out data, as they would use them: requirement, decision, weight, evaluation."""
 
+import copy
 import logging
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from client.learner import Sent
 from client.settings import NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of
-from fedappeal.core.requirement import Requirement
+from client.training.task_learner import TaskLearner
+from fedappeal.core.requirement import Evaluation, MeasuredOnce, Requirement
 from fedappeal.protocol import keys
-from fedappeal.protocol.draws import batch_indices
-from fedappeal.protocol.packing import Layout
+from fedappeal.protocol.draws import Minibatches
+from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split, with_held_out
@@ -72,11 +75,11 @@ def initial() -> dict[str, np.ndarray]:
 
 
 def test_the_solo_requirement_is_the_best_of_its_path_on_data_that_it_never_trains_on(tmp_path: Path) -> None:
-    one = participant_of(CONFIG, NODE, DiskStore(tmp_path))
-    requirement = one.begin_run("key", initial())
+    config = with_settings(judge_on="held-out")
+    requirement = participant_of(config, NODE, DiskStore(tmp_path)).begin_run("key", initial())
     data = with_held_out(TASK.load(2))
     assert data.held_out is not None
-    drawn = batch_indices(0, "client-0002", 0, len(data.train), 40, 16, "warm-up")
+    drawn = np.asarray(Minibatches(0, "client-0002", 0, len(data.train), 40, 16, "warm-up"))
     layer, losses = layer_of(initial()), []
     losses.append(loss_of(layer, data.held_out))
     for stretch in np.array_split(drawn, 20):
@@ -84,14 +87,14 @@ def test_the_solo_requirement_is_the_best_of_its_path_on_data_that_it_never_trai
         losses.append(loss_of(layer, data.held_out))
     assert requirement.rho == pytest.approx(min(losses), rel=1e-5)
     assert min(losses) < losses[-1]  # training on overfits here: the last model would be an easier question
-    assert participant_of(CONFIG, NODE, DiskStore(tmp_path)).begin_run("key", initial()).rho == requirement.rho
+    assert participant_of(config, NODE, DiskStore(tmp_path)).begin_run("key", initial()).rho == requirement.rho
 
 
 def test_the_stored_requirement_says_by_what_it_was_measured(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
-    for judge_on in ("held-out", "train"):
+    for judge_on in ("held-out", "cross-fitted", "train"):
         participant_of(with_settings(judge_on=judge_on), NODE, store).begin_run("key", initial())
-    assert len([name for name in store.names() if name.startswith("requirement-")]) == 2
+    assert len([name for name in store.names() if name.startswith("requirement-")]) == 3
 
 
 @pytest.mark.parametrize("steps", [0, 3])
@@ -106,7 +109,9 @@ def test_a_client_decides_and_reports_by_the_model_as_it_would_use_it(tmp_path: 
 
     layer = layer_of(initial())
     as_sent = loss_of(layer, data.test)
-    descend(layer, data.train, batch_indices(0, "client-0002", 0, len(data.train), steps, 16, "adaptation"), 0.2)
+    descend(
+        layer, data.train, np.asarray(Minibatches(0, "client-0002", 0, len(data.train), steps, 16, "adaptation")), 0.2
+    )
     told = metrics_of(node("train", server_round=1, mandatory=1))
     assert told[APPEAL_WEIGHT] == pytest.approx(appeal_weight(loss_of(layer, data.held_out), rho), rel=1e-4)
     answer = metrics_of(node("evaluate", split="test", strategy="maxfl"))
@@ -122,6 +127,32 @@ def test_a_client_decides_and_reports_by_the_model_as_it_would_use_it(tmp_path: 
     )
 
 
+@pytest.mark.parametrize(("strategy", "reads"), [("maxfl", False), ("fedalign", True)])
+def test_training_data_are_measured_only_where_their_loss_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, reads: bool
+) -> None:
+    node = Node(with_settings(strategy=strategy), tmp_path, partition_id=2)
+    node("query")
+    measure, splits = TaskLearner.measure, list[str]()
+
+    def measured(learner: TaskLearner, arrays: Arrays, split: str, sent: Sent | None = None) -> Evaluation:
+        splits.append(split)
+        return measure(learner, arrays, split, sent)
+
+    monkeypatch.setattr(TaskLearner, "measure", measured)
+    assert metrics_of(node("train", server_round=1, mandatory=1))[keys.DECISION] == Decision.JOINED
+    assert keys.HELD_OUT_SPLIT in splits
+    assert (keys.TRAIN_SPLIT in splits) == reads
+
+
+def test_an_evaluation_that_is_read_late_is_measured_once_and_can_be_copied() -> None:
+    calls: list[int] = []
+    late = MeasuredOnce(lambda: Evaluation(float(len(calls)), calls.append(1) or 0.5))  # type: ignore[func-returns-value]
+    assert copy.copy(late) is not late
+    assert calls == []
+    assert (late.loss, late.score, late.loss, late.error, calls) == (0.0, 0.5, 0.0, 0.5, [1])
+
+
 def test_a_client_with_few_examples_judges_by_its_training_loss_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,7 +160,7 @@ def test_a_client_with_few_examples_judges_by_its_training_loss_and_says_so(
     one = participant_of(config, NODE, DiskStore(tmp_path))
     with caplog.at_level(logging.INFO, "fedappeal.client"):
         one.begin_run("key", initial())
-    assert one.judged_split == keys.TRAIN_SPLIT
+    assert one.learner.judged_split == keys.TRAIN_SPLIT
     assert one.learner.data.counts[0] == 19
     assert "19 training examples are fewer than 20" in caplog.text
 
@@ -163,7 +194,7 @@ def test_personalised_strategies_are_judged_by_what_they_make_of_the_model_that_
     use = one.use_of(one.strategy)
     assert use is not None
     arrays = initial()
-    used = one.trained(arrays, use)
+    used = one.learner.train(arrays, use)
     data = with_held_out(TASK.load(2))
     assert data.held_out is not None
     rho = one.requirement(RUN_KEY).rho

@@ -145,7 +145,7 @@ def test_the_page_shows_its_runs_and_the_model_that_it_prefers(tmp_path: Path) -
     one("query")
     for kind, arrays, final in (("train", GOOD, None), ("evaluate", GOOD, 1)):
         message = one.message(kind, arrays, mandatory=0, final=final)
-        answer = Answer.of(message, one.answer(message, one.context))
+        answer = Answer(message, one.answer(message, one.context))
         answer.remember(Activity(tmp_path), {"strategy": "maxfl", "task": "points"}, 0.1)
     page = page_data(tmp_path)
     (run,), (kept,) = page["runs"], page["models"]

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, RecordDict
 
-from client.named import named_rule, named_strategy
+from client.named import named_strategy
+from client.terms import rule_of
 from fedappeal.core.algorithm import personal_of
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import array_record
@@ -135,14 +137,17 @@ def test_a_run_that_names_no_strategy_leaves_it_to_the_message() -> None:
 def test_the_local_rule_has_the_settings_that_the_message_names() -> None:
     node = Node(changed(FEDAVG, fedprox__proximal_mu=0.25))
     participant = node.participants.of(node.context)
-    fedavg = participant.strategy
-    assert named_rule(participant, fedavg, {}).name == "sgd"
-    prox = named_rule(participant, fedavg, {keys.LOCAL_RULE: "prox"})
+
+    def named(config: dict[str, Scalar]) -> LocalRule:
+        return rule_of(participant.config, participant.strategy, participant.terms.allowed, config)
+
+    assert named({}).name == "sgd"
+    prox = named({keys.LOCAL_RULE: "prox"})
     assert (prox.name, prox.settings.proximal_mu) == ("prox", 0.25)
-    prox = named_rule(participant, fedavg, {keys.LOCAL_RULE: "prox", "fedprox.proximal-mu": 0.5})
+    prox = named({keys.LOCAL_RULE: "prox", "fedprox.proximal-mu": 0.5})
     assert prox.settings.proximal_mu == 0.5
     with pytest.raises(ConfigError, match=r"^fedprox\.proximal-mu = -1 is not allowed"):
-        named_rule(participant, fedavg, {keys.LOCAL_RULE: "prox", "fedprox.proximal-mu": -1})
+        named({keys.LOCAL_RULE: "prox", "fedprox.proximal-mu": -1})
 
 
 @pytest.mark.parametrize("strategy", ["fedprox", "scaffold", "ditto", "perfedavg", "pfedme", "adagd", "maxfl-adagd"])

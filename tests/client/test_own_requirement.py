@@ -9,15 +9,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.config import parse_config_args
 
 import client.process.serve
-from client.app import client_app
-from client.participant import Participant
+from client.app import Clients, app_of
 from client.process.status import describe
 from client.requirement import Fixed, requirement_key
 from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of
-from client.training.task_learner import TaskLearners
+from client.training.task_learner import TaskLearner, TaskLearners
 from fedappeal.cli.main import main
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
@@ -71,7 +70,7 @@ def test_the_owners_number_goes_before_the_runs_requirement(run: str, own: float
 
 
 def test_nothing_is_trained_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Participant, "trained", None)
+    monkeypatch.setattr(TaskLearner, "train", None)
     assert ask(volunteer(**{"fixed-requirement": 1.5}), "query")[keys.NUM_EXAMPLES]
 
 
@@ -166,7 +165,7 @@ def federation(config: RunConfig, **node: Scalar) -> tuple[list[tuple[str, Recor
 
         return answer
 
-    app = client_app(Participants(TaskLearners()))
+    app = app_of(Clients(Participants(TaskLearners())))
 
     def volunteering(number: int) -> Handler:
         own: dict[str, Scalar] = {"partition-id": number, "device": "cpu", **node}

@@ -17,12 +17,12 @@ from client.training.models import arrays_of, evaluate
 from client.training.requests import Arithmetic, EvaluateRequest
 from client.training.sgd import SGD
 from client.training.task_learner import TaskLearners
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol.keys import HELD_OUT_SPLIT, TEST_SPLIT, TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.trained.card import card_in
 from tests.node import Node, changed, participant_of, run_config
 
@@ -36,7 +36,7 @@ def participant(config: RunConfig = CONFIG, node: NodeSettings = NODE) -> Partic
 
 
 def train(one: Participant, arrays: Arrays, server_round: int) -> Arrays:
-    return one.trained(arrays, Job(SGD(), TRAINING, "batches", server_round))
+    return one.learner.train(arrays, Job(SGD(), TRAINING, "batches", server_round))
 
 
 def same(one: Arrays, other: Arrays) -> bool:
@@ -132,7 +132,7 @@ def test_tuning_trains_a_copy_before_the_judgement() -> None:
 def test_an_owner_may_refuse_mandatory_rounds() -> None:
     def decide(one: Participant, loss: float, mandatory: bool) -> Decision:
         situation = Situation(evaluation=Evaluation(loss, 0.5), mandatory=mandatory)
-        return one.decide(situation, Requirement(0.5), "k", "").decision
+        return one.decide(situation, Requirement(0.5), "k", "")[0]
 
     willing = participant()
     unwilling = participant(node=NodeSettings(partition_id=1, device="cpu", refuse_mandatory=True))
@@ -229,4 +229,4 @@ def test_only_a_round_that_does_not_meet_the_requirement_is_paid_for() -> None:
     for number, loss in ((1, 0.4), (2, 0.9), (3, 0.4)):
         situation = Situation(server_round=number, evaluation=Evaluation(loss, 0.5), mandatory=True)
         decided = one.decide(situation, Requirement(0.5), "k", f"{number}")
-        assert decided == (Decision.JOINED, (2, "2") if number == 2 else None)
+        assert decided == (Decision.JOINED, "2" if number == 2 else "")

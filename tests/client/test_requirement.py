@@ -10,9 +10,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from client.learner import LocalWarmUp
 from client.limits.guard import Guard
-from client.requirement import Fixed, MetricReached, Solo, made, read_requirement, requirement_key, stored_requirement
+from client.requirement import (
+    Fixed,
+    MetricReached,
+    Solo,
+    checked_requirement,
+    read_requirement,
+    requirement_key,
+    stored_requirement,
+)
 from client.settings import NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of
@@ -21,7 +28,7 @@ from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import REQUIREMENTS, STRATEGIES
 from fedappeal.core.requirement import LOSS, METRIC, UNMEASURED, Evaluation, Requirement, RequirementKind, WarmUp
 from fedappeal.protocol import keys
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import check_settings
 from tests.node import Node, changed, participant_of, run_config
@@ -42,7 +49,7 @@ def test_the_solo_warm_up_is_plain_sgd_from_the_initial_model(tmp_path: Path) ->
         layer.weight.copy_(torch.from_numpy(initial["output.weight"]))
         layer.bias.copy_(torch.from_numpy(initial["output.bias"]))
     x = data.train.x.reshape(len(data.train), -1)
-    for batch in batch_indices(0, "client-0002", 0, len(data.train), 20, 16, "warm-up"):
+    for batch in np.asarray(Minibatches(0, "client-0002", 0, len(data.train), 20, 16, "warm-up")):
         loss = functional.cross_entropy(layer(x[batch]), data.train.y[batch])
         gradients = torch.autograd.grad(loss, [layer.weight, layer.bias])
         with torch.no_grad():
@@ -111,8 +118,8 @@ def test_an_owners_limit_caps_an_equal_effort_and_it_is_said(
     volunteer.guard = Guard(None, "max-steps=7")
     volunteer.guard.limits = volunteer.guard.limits_now()
     with caplog.at_level("INFO", logger="fedappeal.client"):
-        assert LocalWarmUp(volunteer, {}).federated_steps == 7
-    assert caplog.messages == ["solo.effort = equal would take 15 steps: this client's max-steps = 7"]
+        volunteer.begin_run("k", arrays_of(volunteer.learner.task.initial_model(0)))
+    assert "solo.effort = equal would take 15 steps: this client's max-steps = 7" in caplog.messages
 
 
 BASE = ("task", "data", "layout", "initial", "client")
@@ -173,7 +180,7 @@ def test_a_warm_up_that_diverges_is_an_error_and_stores_nothing(tmp_path: Path) 
     good = Requirement(0.5, {"w": np.ones(2, np.float32)}, 0.9)
     diverged = replace(good, rho=float("nan"))
     with pytest.raises(ConfigError, match=r"lower solo\.learning-rate"):
-        stored_requirement(store, "k", lambda: made(kind_that_makes(diverged, Solo), NoClient()))
+        stored_requirement(store, "k", lambda: checked_requirement(kind_that_makes(diverged, Solo), NoClient()))
     assert read_requirement(store, "k") is None
     assert stored_requirement(store, "k", lambda: good) is good
     kept = read_requirement(store, "k")
@@ -184,7 +191,7 @@ def test_a_warm_up_that_diverges_is_an_error_and_stores_nothing(tmp_path: Path) 
 @pytest.mark.parametrize("found", [None, 0.5, Requirement(math.inf), Requirement("much")])  # type: ignore[arg-type]
 def test_a_kind_of_ones_own_that_makes_no_requirement_is_one_line(found: object) -> None:
     with pytest.raises(ConfigError, match=r"^requirement made-up (returned|ended with)") as error:
-        made(kind_that_makes(found, RequirementKind), NoClient())
+        checked_requirement(kind_that_makes(found, RequirementKind), NoClient())
     assert "\n" not in str(error.value)
     assert "solo" not in str(error.value).replace("solo=", "").replace("solo_score", "")
 

@@ -33,14 +33,14 @@ def test_a_simulators_participants_all_stay_and_share_all_but_what_is_their_own(
     participants = Participants(TaskLearners(data=pool.client))
     contexts = [context(k) for k in range(CLIENTS)]
     first = [participants.of(each) for each in contexts]
-    assert [participants.of(each) for each in contexts] == first == participants.kept()
+    assert [participants.of(each) for each in contexts] == first == participants.kept_participants()
     for name in ("task", "model", "expects", "parts"):
         assert len({id(getattr(each.learner, name)) for each in first}) == 1, name
     for name in ("strategy", "discloses"):
         assert len({id(getattr(each, name)) for each in first}) == 1, name
     assert len({each.client_id for each in first}) == len({id(each.policy) for each in first}) == CLIENTS
     participants.clear()
-    assert not participants.kept()
+    assert not participants.kept_participants()
     assert participants.of(contexts[0]) is not first[0]
 
 
@@ -60,8 +60,8 @@ def test_participants_with_loaded_data_are_let_go() -> None:
     participants = Participants(TaskLearners())
     for k in range(CLIENTS):
         participants.of(context(k))
-    assert len(participants.kept()) == KEPT > KEPT_WITH_OWN_DATA
-    assert participants.kept()[0].node.partition_id == CLIENTS - KEPT
+    assert len(participants.kept_participants()) == KEPT > KEPT_WITH_OWN_DATA
+    assert participants.kept_participants()[0].node.partition_id == CLIENTS - KEPT
 
 
 def test_a_tilde_stands_for_the_owners_home_in_every_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

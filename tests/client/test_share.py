@@ -10,7 +10,7 @@ from torch import nn
 
 from client.training.models import arrays_of, load_arrays
 from fedappeal.protocol import keys
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
@@ -91,7 +91,9 @@ def trained(start: Arrays, node: Node, server_round: int) -> dict[str, np.ndarra
     load_arrays(network, start)
     network.train()
     optimiser = torch.optim.SGD(network.parameters(), lr=CONFIG.learning_rate)
-    batches = batch_indices(0, "client-0001", server_round, len(data), CONFIG.local_steps, CONFIG.batch_size)
+    batches = np.asarray(
+        Minibatches(0, "client-0001", server_round, len(data), CONFIG.local_steps, CONFIG.batch_size)
+    )
     for rows in torch.from_numpy(batches):
         optimiser.zero_grad()
         nn.functional.cross_entropy(network(data.x[rows]), data.y[rows]).backward()  # type: ignore[index]
@@ -173,7 +175,9 @@ def test_a_run_leaves_what_travels_and_equals_a_loop_by_hand(tmp_path: Path) -> 
         for k, network in enumerate(clients):
             optimiser = torch.optim.SGD(network.train().parameters(), lr=config.learning_rate)
             n = len(data[k].train)
-            batches = batch_indices(0, f"client-{k:04d}", server_round, n, config.local_steps, config.batch_size)
+            batches = np.asarray(
+                Minibatches(0, f"client-{k:04d}", server_round, n, config.local_steps, config.batch_size)
+            )
             for rows in torch.from_numpy(batches):
                 batch = data[k].train.take(rows)
                 optimiser.zero_grad()

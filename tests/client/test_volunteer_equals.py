@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from client.app import client_app
+from client.app import Clients, app_of
 from client.roster import Participants
 from client.training.task_learner import TaskLearners
 from fedappeal.clientapp import volunteer
@@ -145,7 +145,7 @@ def test_decisions_and_model_are_our_own_clients(app: Any, kind: Any) -> None:
 
     wrapped = volunteer(app(), solo__steps=8, goodwill=7)
     decisions, model = played(strategy(), wrapped, {})
-    own = client_app(Participants(TaskLearners()))
+    own = app_of(Clients(Participants(TaskLearners())))
     expected, reference = played(strategy(), own, changed(CONFIG, strategy=kind.name).as_config())
     assert decisions == expected
     assert {"joined", "sat-out"} <= {what for line in decisions for what in line.values()}
@@ -169,7 +169,7 @@ def test_an_app_that_measures_halves_uses_the_best_as_our_own_client(kind: Any) 
 
     wrapped = volunteer(torch_app(splits=True), splits=True, halves=True, goodwill=7, local_steps=STEPS, **BEST)
     decisions, model = played(strategy(), wrapped, {})
-    own = client_app(Participants(TaskLearners()))
+    own = app_of(Clients(Participants(TaskLearners())))
     expected, reference = played(strategy(), own, changed(CONFIG, strategy=kind.name, **BEST).as_config())
     assert decisions == expected
     assert {"joined", "sat-out"} <= {what for line in decisions for what in line.values()}
@@ -179,5 +179,15 @@ def test_an_app_that_measures_halves_uses_the_best_as_our_own_client(kind: Any) 
 
 def test_an_app_that_measures_no_halves_is_refused_in_one_line() -> None:
     wrapped = volunteer(torch_app(splits=True), splits=True, goodwill=7, **BEST)
-    with pytest.raises(Exception, match=r"judge-on = 'cross-fitted' is not allowed for this client: .* no 'halves'"):
+    with pytest.raises(Exception, match=r"use = 'best' is not allowed for this client: .* no 'halves'"):
         played(FedAvg(min_clients=CLIENTS, mandatory_rounds=3), wrapped, {})
+
+
+def test_an_app_that_measures_no_halves_looks_once() -> None:
+    def weights(judge_on: str, **offers: bool) -> list[float]:
+        wrapped = volunteer(torch_app(splits=True), splits=True, goodwill=7, judge_on=judge_on, **offers)
+        model = played(MaxFL(min_clients=CLIENTS, mandatory_rounds=3, on_empty_round="keep"), wrapped, {})[1]
+        return [value for array in model.values() for value in array.flatten().tolist()]
+
+    assert weights("cross-fitted") == weights("held-out")
+    assert weights("cross-fitted", halves=True) != weights("held-out"), "MaxFL's weights follow from rho_k"

@@ -116,10 +116,11 @@ def test_other_commands_are_told_where_the_superlink_is_and_wait_for_no_client()
         raise AssertionError("waited")
 
     assert arguments(["federation", "list"], {}, no_client, CA, RUNS) == ["federation", "list", *WHERE]
-    assert arguments(["watch", "--page=1"], {}, no_client, CA, RUNS) == ["watch", "--page=1", *WHERE]
+    page = ["--federation", "/federation/invitations"]  # whose buttons invite
+    assert arguments(["watch", "--page=1"], {}, no_client, CA, RUNS) == ["watch", "--page=1", *page]
     served = {"METRICS_PORT": "9464", "METRICS_ADDRESS": "0.0.0.0"}
     metrics = ["--metrics-port", "9464", "--metrics-address", "0.0.0.0"]
-    assert arguments(["watch"], served, no_client, CA, RUNS) == ["watch", *metrics, *WHERE]
+    assert arguments(["watch"], served, no_client, CA, RUNS) == ["watch", *metrics, *page]
     assert arguments(["compare", "a", "b"], {}, no_client, CA, RUNS) == ["compare", "a", "b"]
 
 

@@ -54,12 +54,12 @@ def test_a_server_that_is_not_there_is_not_healthy() -> None:
 def test_a_process_with_a_heartbeat_is_healthy_while_it_says_so(tmp_path: Path) -> None:
     file = tmp_path / "heartbeat"
     command = [sys.executable, "-m", "fedappeal.containers.alive", str(file)]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (asked.returncode, "cannot be read" in asked.stderr) == (1, True)
     heartbeat = Heartbeat(file)
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 1
+    assert subprocess.run(command, capture_output=True, timeout=240).returncode == 1
     heartbeat.beat(60.0)
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=240).returncode == 0
 
 
 def test_a_containers_own_lines_are_as_its_log_is(

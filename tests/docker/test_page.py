@@ -38,6 +38,11 @@ def test_the_page_shows_the_run_to_its_token_at_its_address_alone(federation: Fe
                 lines = stream.iter_lines()
                 assert next(lines) == "event: all"
                 everything = json.loads(next(lines).removeprefix("data: "))
+            assert everything["members"]["invite"]
+            mine = {**known, "Origin": f"http://{address}"}
+            invited = browser.post("/invite", json={"name": "laptop"}, headers=mine)
+            assert (invited.status_code, invited.json()["said"][:12]) == (200, "fedappeal://")
+            assert browser.post("/withdraw", json={"name": "laptop"}, headers=mine).status_code == 200
         assert everything["run"]["last"] == 2
         assert everything["clients"]["online"] == len(federation.clients())
         wait_until(lambda: federation.health(container) == "healthy", "the page is healthy", 90)

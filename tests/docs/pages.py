@@ -26,15 +26,27 @@ def write_files(page: str, folder: Path) -> Path:
 
 
 def plugins() -> dict[str, str]:
-    """The files of the two pages on plug-ins, which are one folder, by their paths."""
-    return files("extending.md") | files("plugins.md")
+    """The files of the three pages on plug-ins, which are one folder, by their paths."""
+    return files("extending.md") | files("plugins.md") | files("tasks.md")
 
 
 def write_plugins(folder: Path) -> Path:
-    """Write the files of both pages on plug-ins into a folder; return the folder."""
-    return write_files("plugins.md", write_files("extending.md", folder))
+    """Write the files of the pages on plug-ins into a folder; return the folder."""
+    return write_files("tasks.md", write_files("plugins.md", write_files("extending.md", folder)))
 
 
 def pages() -> list[Path]:
     """The pages that are written by hand: the README and all of docs but the reproductions."""
     return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def text_of(page: Path) -> str:
+    """The text of a page, in one line."""
+    return " ".join(page.read_text().split())
+
+
+def numbers_in(text: str, sentence: str) -> list[float]:
+    """The numbers of a sentence of a text, in which N stands for each."""
+    found = re.search(re.sub(r"\bN\b", r"(-?[\\d.,]*\\d)", re.escape(sentence)), text)
+    assert found, sentence
+    return [float(number.replace(",", "")) for number in found.groups()]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from server.build import check_settings
 from strategies.rounds.exchange.exchange import content_size
 from strategies.rounds.exchange.members import Member

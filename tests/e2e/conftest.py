@@ -80,7 +80,7 @@ class Marked:
         """End the executors that stock SuperNodes have left: one may be started while its SuperNode ends."""
         executors = [process for process in self.alive() if process.name() == "flwr-clientapp"]
         each(executors, psutil.Process.terminate)
-        psutil.wait_procs(executors, timeout=20)
+        psutil.wait_procs(executors, timeout=80)
 
     def _marks(self, process: psutil.Process) -> bool:
         files = Path(f"/proc/{process.pid}/fd")
@@ -94,7 +94,7 @@ def marked(tmp_path: Path) -> Iterator[Marked]:
     processes = Marked(tmp_path / "flower-home")
     yield processes
     # Flower's executors notice within seconds that their parent is gone.
-    psutil.wait_procs(processes.alive(), timeout=30)
+    psutil.wait_procs(processes.alive(), timeout=120)
     left = processes.alive()
     each(left, psutil.Process.kill)
     assert not left, f"processes left behind: {left}"

@@ -1,7 +1,6 @@
 """The same apps under Flower's own runtimes: stock SuperNodes, and the simulation runtime."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,13 +19,14 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from strategies.rounds.exchange.exchange import SLOW_ALONE
 from tests.docs.pages import write_plugins
-from tests.e2e.conftest import BIN, ROOT, Marked
-from tests.federation.conftest import Federation, warm
-from tests.federation.test_remote import server_app, wait_until, waiting
+from tests.e2e.conftest import BIN, Marked
+from tests.federation.conftest import Federation, wait_until, warm
+from tests.federation.test_remote import server_app, waiting
+from tests.project_copy import copy_project
 from tests.warm import MARK, warm_superlinks
 
 __all__ = ["warm"]
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]  # several processes of each test import PyTorch
 
 
 def free_port() -> int:
@@ -48,12 +48,12 @@ class Nodes:
         self._ours: list[subprocess.Popen[bytes]] = []
         self._stock: list[subprocess.Popen[bytes]] = []
 
-    def _start(self, programs: Path, *command: str) -> "subprocess.Popen[bytes]":
+    def _start(self, programs: Path, *command: str, warm: bool = True) -> "subprocess.Popen[bytes]":
         # What it starts is of its own Flower; two of one user need two folders of Flower's files.
         name = f"node{len(self.all)}"
         env = {"PATH": f"{programs}:{self._marked.env['PATH']}", "FLWR_HOME": str(self._folder / name)}
         words = (str(programs / command[0]), *command[1:])
-        return self._marked.start(*words, log=self._folder / f"{name}.log", env=env, warm=True)
+        return self._marked.start(*words, log=self._folder / f"{name}.log", env=env, warm=warm)
 
     @property
     def all(self) -> "list[subprocess.Popen[bytes]]":
@@ -64,18 +64,19 @@ class Nodes:
         words = ["fedappeal", "client", "--insecure", "--superlink", fleet_address, "--partition-id", partition]
         self._ours.append(self._start(programs, *words, "--state-dir", str(self._folder / f"state{partition}")))
 
-    def join_stock(self, programs: Path, address: str) -> None:
+    def join_stock(self, programs: Path, address: str, *, warm: bool = True) -> None:
         config = f"partition-id={len(self.all)} num-partitions={self.number}"
         words = ["flower-supernode", "--insecure", "--superlink", address, "--host", "127.0.0.1"]
-        self._stock.append(self._start(programs, *words, "--port", str(free_port()), "--node-config", config))
+        words += ["--port", str(free_port()), "--node-config", config]
+        self._stock.append(self._start(programs, *words, warm=warm))
 
     def end(self) -> None:
         assert [node.poll() for node in self.all] == [None] * self.number
         for node in self.all:
             node.terminate()
-        assert [node.wait(20) for node in self._ours] == [0] * len(self._ours)
+        assert [node.wait(80) for node in self._ours] == [0] * len(self._ours)
         for node in self._stock:
-            node.wait(20)
+            node.wait(80)
         self._marked.end_executors()
 
     def said(self) -> str:
@@ -85,7 +86,7 @@ class Nodes:
 def settings(folder: Path, clients: int) -> bytes:
     """Return a bundle of two mandatory rounds for clients that are never content, and have goodwill for one."""
     unmet = {"requirement": "fixed", "fixed.loss": 0.0, "mandatory-rounds": 2, "goodwill": 1}
-    size = {"clients": clients, "min-clients": clients, "rounds": 2, "local-steps": 5}
+    size = {"clients": clients, "min-clients": clients, "rounds": 2, "local-steps": 5, "round-timeout": 600.0}
     return build_fab(RunConfig.parse({**size, **unmet, "out": str(folder)}).as_config())
 
 
@@ -93,7 +94,7 @@ def run_to_its_end(control_address: str, bundle: bytes, nodes: Nodes) -> None:
     remote = RemoteSuperLink(control_address)
     with remote.control() as api:
         run_id = api.start_run(bundle, {})
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 800
     while not (status := remote.run_status(run_id)).finished:
         assert time.monotonic() < deadline, nodes.said()
         time.sleep(0.5)
@@ -132,7 +133,7 @@ def test_stock_supernodes_and_long_lived_clients_in_one_run(
         nodes = Nodes(marked, tmp_path, number)
         for folder in programs:
             nodes.join(folder, superlink.fleet_address)
-        nodes.join_stock(BIN, superlink.stock_address)
+        nodes.join_stock(BIN, superlink.stock_address, warm=False)  # its processes start as a user's do
         for folder in stock[1:]:
             nodes.join_stock(folder, superlink.fleet_address)
         run_to_its_end(superlink.control_address, settings(tmp_path / "run", number), nodes)
@@ -147,12 +148,8 @@ def flwr_run(marked: Marked, control_address: str, *options: str) -> str:
     (marked.home / "config.toml").write_text(
         f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{control_address}"\ninsecure = true\n'
     )
-    project = marked.home.with_name("project")  # the command looks at each file of a project, .venv's 90,000 too
-    for name in ("client", "fedappeal", "server", "strategies"):
-        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    for name in ("LICENSE", "pyproject.toml"):
-        shutil.copy(ROOT / name, project)
-    done = marked.run(str(BIN / "flwr"), "run", str(project), "mine", "--stream", *options, warm=True)
+    project = copy_project(marked.home.with_name("project"))
+    done = marked.run(str(BIN / "flwr"), "run", str(project), "mine", "--stream", *options, warm=True, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -169,7 +166,7 @@ def test_flwr_run_with_all_clients_over_http(marked: Marked, tmp_path: Path, pro
         if SUPERNODE_SPEAKS_HTTP:
             nodes.join_stock(BIN, superlink.http_address)
         folder = tmp_path / "run"
-        size = f"clients={number} min-clients={number} rounds=2 local-steps=5 out='{folder}'"
+        size = f"clients={number} min-clients={number} rounds=2 local-steps=5 round-timeout=600.0 out='{folder}'"
         unmet = "requirement='fixed' set='fixed.loss=0.0' mandatory-rounds=2 goodwill=1"
         flwr_run(marked, superlink.control_address, "-c", f"{size} {unmet}")
         nodes.end()
@@ -189,13 +186,13 @@ def test_over_http_with_keys_each_part_is_killed_and_the_run_resumed(tmp_path: P
         def history() -> list[dict[str, Any]]:
             return list(Record(folder).history)
 
-        wait_until(history, 120)
+        wait_until(history)
         clients[0].end(signal.SIGKILL)
         federation.client(0).wait_for("connected to")
         rounds = len(history())
         wait_until(lambda: 2 in [line["joined"] for line in history()[rounds + 1 :]])
         server_app(federation).send_signal(signal.SIGKILL)
-        assert submit.wait(30) == 1
+        assert submit.wait(120) == 1
         os.kill(federation.superlink.pid, signal.SIGKILL)
         wait_until(lambda: not federation.superlink.alive)  # and its ports are free
         federation.superlink.start()
@@ -225,7 +222,7 @@ def test_long_lived_clients_join_a_stock_superlink(
         env={GRPC_FLEET: "1"},
         warm=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while socket.socket().connect_ex(("127.0.0.1", int(port))) != 0:
         assert time.monotonic() < deadline, (tmp_path / "superlink.log").read_text()
         time.sleep(0.1)
@@ -234,12 +231,11 @@ def test_long_lived_clients_join_a_stock_superlink(
         nodes.join(folder, fleet if transport == "grpc" else control)
     run_to_its_end(control, settings(tmp_path / "run", len(programs)), nodes)
     superlink.terminate()
-    superlink.wait(20)
+    superlink.wait(80)
     check_rounds(tmp_path / "run", len(programs))
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(900)
 def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> None:
     """With a strategy of one's own, whose settings the one key `set` carries."""
     folder, code = tmp_path / "run", write_plugins(tmp_path / "code")

@@ -71,6 +71,7 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
             str(BIN / "fedappeal"),
             *("submit", "--superlink", superlink.control_address, "--clientapp", "foreignapp.app:app"),
             *("--strategy", "fedavg", "--participation", "always", "--rounds", "1", "--no-pack"),
+            *("--round-timeout", "600"),
             # Else the run begins without a SuperNode that comes 30 s after the other, as on a busy machine.
             *("--clients", "2", "--min-clients", "2"),
             *("--initial-model", str(initial), "--out", str(folder)),
@@ -79,7 +80,7 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
         for node in nodes:
             node.terminate()
         for node in nodes:
-            node.wait(20)
+            node.wait(80)
         marked.end_executors()
         assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "supernode0.log").read_text()[-2000:]
     record = Record(folder)

@@ -97,7 +97,7 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
         )
         for process in ours.values():
             process.terminate()
-        assert [process.wait(20) for process in ours.values()] == [0] * 7
+        assert [process.wait(80) for process in ours.values()] == [0] * 7
     rounds = Record(folder).history
     assert [(r["asked"], r["joined"], r["evaluated"]) for r in rounds] == [(4, 4, 5)] * 2
     assert min(rounds[-1]["accuracy"], rounds[-1]["unseen_accuracy"]) > 0.9, rounds[-1]

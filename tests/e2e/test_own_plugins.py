@@ -15,7 +15,7 @@ OWN = (
     *("--strategy", "mine.fedyogi:FedYogi", "--set", "fedyogi.server-lr=0.05", "--set", "fedyogi.beta1=0.8"),
     *("--local-rule", "mine.sam:SAM", "--set", "sam.rho=0.1"),
     *("--participation", "mine.stubborn:Stubborn=0.5,always=0.5", "--set", "stubborn.rounds=1"),
-    *("--task", "mine.moons:Moons", "--set", "moons.angle=0.2", "--set", "moons.examples=60"),
+    *("--task", "mine.slope:Slope", "--set", "slope.step=0.2"),
     *("--clients", "3", "--rounds", "4", "--mandatory-rounds", "1"),
 )
 
@@ -29,7 +29,7 @@ def check(folder: Path) -> list[tuple[int, int]]:
     assert settings["fedyogi.server-lr"] == 0.05
     assert settings["fedyogi.beta2"] == 0.99  # a default is recorded too
     assert settings["sam.rho"] == 0.1
-    assert RunConfig.parse(settings).section("moons")["angle"] == 0.2
+    assert RunConfig.parse(settings).section("slope")["step"] == 0.2
     policies = {line["client-id"]: line["policy"] for line in Record(folder).policies}
     assert len(policies) == 3
     assert set(policies.values()) <= {"mine.stubborn:Stubborn", "always"}

@@ -27,10 +27,10 @@ from tests.e2e.conftest import BIN, Marked
 from tests.e2e.test_flower_runtimes import free_port
 from tests.warm import MARK, warm_superlinks
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]  # a SuperNode of Flower's imports PyTorch for each message
 TOLD = ("loss", "accuracy", "gm_appeal")
 DIGITS_APP = Path(__file__).parent / "digitsapp"
-ROUND = re.compile(r"round (\d+): accuracy ([\d.]+), GM-Appeal ([\d.]+)")
+ROUND = re.compile(r"round (\d+): accuracy ([\d.]+), gm_appeal ([\d.]+)")
 
 
 def flwr_run(marked: Marked, superlink: SuperLink, app: Path, *options: str) -> str:
@@ -39,7 +39,7 @@ def flwr_run(marked: Marked, superlink: SuperLink, app: Path, *options: str) -> 
     (marked.home / "config.toml").write_text(
         f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{superlink.control_address}"\ninsecure = true\n'
     )
-    done = marked.run(str(BIN / "flwr"), "run", str(app), "mine", "--stream", *options, warm=True, timeout=400)
+    done = marked.run(str(BIN / "flwr"), "run", str(app), "mine", "--stream", *options, warm=True, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -65,7 +65,7 @@ def both(marked: Marked, tmp_path: Path, words: Callable[[int], tuple[str, ...]]
         for client in clients:
             client.terminate()
         for client in clients:
-            client.wait(20)
+            client.wait(80)
         marked.end_executors()
 
 
@@ -77,7 +77,7 @@ def stock_words(superlink: SuperLink, k: int) -> tuple[str, ...]:
 
 def approve_when_asked(state: Path) -> None:
     """Say yes to the first run whose bundle asks, as its owner."""
-    until = time.monotonic() + 300
+    until = time.monotonic() + 800
     while not (runs := asking(state)) and time.monotonic() < until:
         time.sleep(0.2)
     ((run, (_, what)), *_) = runs.items()
@@ -125,7 +125,6 @@ def test_on_owners_clients_that_confine_it(marked: Marked, tmp_path: Path) -> No
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(900)
 def test_in_flowers_simulation(marked: Marked, tmp_path: Path) -> None:
     write_new("app", tmp_path / "hearts")
     check_rounds(simulated_by_flower(marked, tmp_path, tmp_path / "hearts", 4, "-c", "num-server-rounds=5"), 5)
@@ -186,7 +185,6 @@ def test_three_lines_are_changed_of_the_scikit_learn_app() -> None:
     assert all(line.endswith("# changed") for line in changed)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("where", ["stock SuperNodes", "confined by their owners"])
 def test_the_scikit_learn_app_equals_itself_where_it_is_deployed(
     marked: Marked, tmp_path: Path, ours: Trained, where: str
@@ -209,7 +207,6 @@ def test_the_scikit_learn_app_equals_itself_where_it_is_deployed(
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(900)
 def test_the_scikit_learn_app_equals_itself_in_flowers_simulation(
     marked: Marked, tmp_path: Path, ours: Trained
 ) -> None:

@@ -17,7 +17,7 @@ SAMPLE = 4
 def test_a_random_run_is_the_same_in_every_engine(number: int) -> None:
     config, counted = next(islice(allowed(SAMPLE, seed=2), number, None)), Counter[str]()
     assert list(compare(config, counted)) == []
-    assert counted.total() >= 3
+    assert counted.total() >= 2
 
 
 def test_the_sweep_sees_other_noise(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,13 @@ from tests.warm import WarmPopen, warm_superlinks
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 FEDAPPEAL = [sys.executable, "-m", "fedappeal.cli.main"]
+
+
+def wait_until(true: Callable[[], object], timeout: float = 240) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @dataclass
@@ -60,7 +67,7 @@ class Client:
     def said(self) -> str:
         return self.log.read_text()[self._start :]
 
-    def wait_for(self, text: str, timeout: float = 60.0) -> str:
+    def wait_for(self, text: str, timeout: float = 240.0) -> str:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             for line in self.said().splitlines():
@@ -72,7 +79,7 @@ class Client:
     def end(self, number: int = signal.SIGTERM) -> int:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(80)
 
 
 class Federation:

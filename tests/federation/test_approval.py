@@ -2,8 +2,6 @@
 
 import json
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from client.approval import asking
 from fedappeal.federation.nodes import PublicKey
 from fedappeal.record.reader import Record
-from tests.federation.conftest import ENVIRONMENT, Federation
+from tests.federation.conftest import ENVIRONMENT, Federation, wait_until
 from tests.warm import WarmPopen
 
 pytestmark = pytest.mark.e2e
@@ -27,13 +25,6 @@ SHORT = [
     "--set",
     "solo.steps=1",
 ]
-
-
-def wait_until(true: Callable[[], object], timeout: float = 60) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def submitted(federation: Federation, folder: Path, *options: str) -> "subprocess.Popen[bytes]":
@@ -53,7 +44,7 @@ def stop(federation: Federation, submit: "subprocess.Popen[bytes]") -> None:
     for run in runs:
         if run["status"] == "running":
             assert federation.fedappeal("federation", "stop", run["run-id"]).code == 0
-    submit.wait(30)
+    submit.wait(120)
 
 
 def test_a_run_waits_for_no_owner_and_takes_the_client_once_it_is_approved(federation: Federation) -> None:

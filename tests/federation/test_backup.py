@@ -12,8 +12,8 @@ import pytest
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.record.reader import Record
 from tests.client.certificates import TLS
-from tests.federation.conftest import ROOT, Federation
-from tests.federation.test_remote import SHORT, wait_until
+from tests.federation.conftest import ROOT, Federation, wait_until
+from tests.federation.test_remote import SHORT
 
 pytestmark = pytest.mark.e2e
 COMMAND = re.search(r'^python3 (-c ".*state\.db.*")$', (ROOT / "docs" / "upkeep.md").read_text("utf-8"), re.MULTILINE)

@@ -19,6 +19,10 @@ GONE = ControlError("the SuperLink at h:1 is not reachable: refused", unreachabl
 RUNNING = FlowerRunStatus("running", "", "")
 
 
+def listed(run_id: int, day: int, folder: str) -> ListedRun:
+    return ListedRun(run_id, "running", "", "", f"2026-01-0{day}", "", folder)
+
+
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FlowerRunStatus | ControlError]]:
     """What the SuperLink answers, one after another."""
@@ -31,6 +35,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FlowerRunStatus | 
         return answer
 
     monkeypatch.setattr(RemoteSuperLink, "run_status", run_status)
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda _: [listed(6, 1, "a"), listed(7, 2, "a"), listed(9, 3, "b")])
     monkeypatch.setattr(remote, "_POLL", 0.0)
     monkeypatch.setattr(remote, "_STATUS_EVERY", 0.0)
     yield given
@@ -53,9 +58,6 @@ def test_a_superlink_that_is_away_for_a_while_is_waited_for(answers: list[Flower
 def test_a_run_that_the_superlink_continues_when_it_is_back_is_followed_there(
     answers: list[FlowerRunStatus | ControlError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def listed(run_id: int, day: int, folder: str) -> ListedRun:
-        return ListedRun(run_id, "running", "", "", f"2026-01-0{day}", "", folder)
-
     runs = [listed(6, 1, "a"), listed(7, 2, "a"), listed(9, 3, "b")]
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda _: [runs.append(listed(8, 4, "a")), runs][1])
     failed, completed = FlowerRunStatus("finished", "failed", "x"), FlowerRunStatus("finished", "completed", "")
@@ -64,6 +66,11 @@ def test_a_run_that_the_superlink_continues_when_it_is_back_is_followed_there(
     assert not failure
     assert said[-2:] == ["the SuperLink came back, and continues it as run 8", "running"]
     monkeypatch.setattr(remote, "_CONTINUED_WITHIN", 0.0)
+    answers += [GONE, FlowerRunStatus("finished", "stopped", ""), RUNNING, completed]
+    assert follow()[1][-2:] == said[-2:], "it was continued first, and then stopped, however long that took"
+    answers += [RUNNING, FlowerRunStatus("finished", "stopped", ""), RUNNING, completed]
+    assert follow() == ("", ["running", said[-2]]), "it was away and back between two looks"
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda _: runs[:3])
     answers += [GONE, failed]
     assert follow()[0] == "the run failed: x", "nobody continued it in that time"
 

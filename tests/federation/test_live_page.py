@@ -3,8 +3,7 @@
 import json
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from fedappeal.views.live.actions import SubmittedRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
 from fedappeal.web.serving import PagePlace, ServedPage
-from tests.federation.conftest import Client, Federation
+from tests.federation.conftest import Client, Federation, wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 RUN = ["--clients", "2", "--rounds", "100000", "--local-steps", "5", "--set", "solo.steps=5", "--round-timeout", "4"]
 
 
@@ -72,13 +71,6 @@ def reader(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         reading = Reader(page)
         yield reading
     reading.client.close()
-
-
-def wait_until(true: Callable[[], object], timeout: float = 60) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_the_superlinks_latest_run_is_shown_stopped_and_resumed(

@@ -2,10 +2,12 @@
 
 import os
 import re
+import signal
+import socket
 import sys
 import tomllib
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from fedappeal.cli import open_federation as open_module
 from fedappeal.cli.commands import cli
 from fedappeal.cli.main import main
-from fedappeal.cli.open_federation import FederationSettings, _escaped, open_federation, superlink_options
+from fedappeal.cli.open_federation import _TEXTS, FederationSettings, open_federation, superlink_options
 from fedappeal.federation.certificates import check_names
 from fedappeal.federation.folder import Addresses, FederationFolder
 from fedappeal.settings.config import ConfigError
@@ -36,14 +39,14 @@ def uncommented(text: str) -> dict[str, Any]:
 
 
 def test_the_file_has_every_option_of_the_superlink_and_each_can_be_set(tmp_path: Path) -> None:
-    values = uncommented(FederationSettings(["a.example.org"], "", {}).text(OPTIONS))["superlink"]
+    values = uncommented(FederationSettings(["a.example.org"], {}, {}).text(OPTIONS))["superlink"]
     own = {option.opts[0][2:] for option in SUPERLINK.params if option.opts[0].startswith("--")}
     shown = {line.split()[0].rstrip(",")[2:] for line in flower._parse_args_run_superlink().format_help().splitlines()
              if re.match(r"  --", line)}  # fmt: skip
     deprecated = {"auth-list-public-keys", "allow-runtime-dependency-installation", "control-api-address"}
     assert set(values) == (own | shown | {"fleet-http-address"}) - deprecated
     path = tmp_path / "federation.toml"
-    path.write_text(FederationSettings(["a.example.org"], "", values).text(OPTIONS))
+    path.write_text(FederationSettings(["a.example.org"], {}, values).text(OPTIONS))
     read = FederationSettings.read(path, OPTIONS)
     assert dict(read.superlink) == values
     assert "--metrics-port=0" in read.arguments(path, OPTIONS)
@@ -54,7 +57,10 @@ def test_the_file_has_every_option_of_the_superlink_and_each_can_be_set(tmp_path
     ("text", "expected"),
     [
         ("host = [", "cannot be read: Invalid value"),
-        ("hosts = ['a']", "hosts in '.*' is not allowed: host, join-address and the table"),
+        (
+            "hosts = ['a']",
+            "hosts in '.*' is not allowed: host, join-address, .*-published and the table",
+        ),
         ("", "host in '.*' is not allowed: a list of names"),
         ("host = 'a'", "host in '.*' is not allowed: a list of names"),
         ("host = ['a']\njoin-address = 9094", "join-address in '.*' is not allowed: a text"),
@@ -81,7 +87,9 @@ def test_a_file_that_is_wrong_is_one_line(text: str, expected: str, tmp_path: Pa
         ("new --host a_b,c", "host = 'a_b,c' is not allowed"),
         ("new --host a --prot 8001", "unrecognized arguments: --prot"),
         ("new --host a --port x", "--port"),
-        ("new --host a --join-address 9094", "join-address = '9094' is not allowed: HOST:PORT of"),
+        ("new --host a --join-address 9094", "join-address = '9094' is not allowed: HOST:PORT"),
+        ("new --host a --fleet-published fed.example.org", "fleet-published = 'fed.example.org' is not allowed"),
+        ("new --host a --join-published a_b-:1", "host = 'a_b-' is not allowed"),
     ],
 )
 def test_nothing_is_made_where_an_option_is_wrong(
@@ -126,7 +134,7 @@ def test_started_again_it_is_the_same_federation(tmp_path: Path, monkeypatch: py
 
     def opened(*arguments: str) -> Client:
         process = Client([*FEDAPPEAL, "federation", "open", str(folder), *arguments], tmp_path / "log")
-        process.wait_for("the live page: ", 120)
+        process.wait_for("the live page: ")
         return process
 
     assert run_command("key", str(tmp_path / "anna.key")).code == 0
@@ -167,8 +175,17 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
     monkeypatch.setattr("fedappeal.cli.open_federation._redeeming", lambda *_: nullcontext())
     monkeypatch.chdir(tmp_path)
 
-    def start(*words: str, host: str = "a.example.org", folder: str = "fed") -> tuple[bool, bool]:
-        open_federation(SUPERLINK, tmp_path / folder, [host], f"127.0.0.1:{free_port()}", False, words)
+    def start(*words: str, host: str = "a.example.org", folder: str = "fed", **texts: str) -> tuple[bool, bool]:
+        chosen = {"join_address": f"127.0.0.1:{free_port()}", **texts}
+        ports = ["--port", str(free_port()), "--fleet-api-address", f"127.0.0.1:{free_port()}", "--page", "0"]
+        open_federation(
+            SUPERLINK,
+            tmp_path / folder,
+            [host],
+            {key: chosen.get(key.replace("-", "_")) for key in _TEXTS},
+            False,
+            [*ports, *words],
+        )
         return seen.pop()
 
     return start
@@ -207,11 +224,115 @@ def test_files_for_services_are_made_of_the_same_settings(tmp_path: Path) -> Non
     done = run_command(*given, "--fleet-http-address", "0.0.0.0:9193")
     assert (done.code, done.err) == (0, "")
     unit = (folder / "fedappeal-federation.service").read_text()
-    assert f'ExecStart={sys.executable} -P -m fedappeal.cli.main federation open "{folder}"\n' in unit
+    assert f'ExecStart="{sys.executable}" -P -m fedappeal.cli.main federation open "{folder}"\n' in unit
     assert f'ReadWritePaths="{folder}"\n' in unit
     compose = (folder / "compose.yml").read_text()
     assert 'ports: ["9092:9092", "9193:9193", "9094:9094", "127.0.0.1:8090:8090"]' in compose
     assert not re.search(r"\$[a-z]", unit + compose), "every place is filled"
+
+
+@pytest.mark.parametrize(
+    ("setting", "address"),
+    [
+        ("port", "{port}"),
+        ("fleet-api-address", "127.0.0.1:{port}"),
+        ("fleet-http-address", "127.0.0.1:{port}"),
+        ("join-address", "127.0.0.1:{port}"),
+        ("page", "{port}"),
+        ("metrics-port", "{port}"),
+    ],
+)
+def test_a_port_that_is_taken_is_found_before_anything_is_made(
+    setting: str, address: str, tmp_path: Path, started: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        place = address.format(port=port)
+        with pytest.raises(
+            ConfigError, match=rf"^{setting} = '?[0-9.:]*{port}'? is not allowed: Address already in use"
+        ):
+            started(*([] if setting == "join-address" else [f"--{setting}", place]),
+                    **({"join_address": place} if setting == "join-address" else {}))  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_two_settings_name_is_found_before_anything_is_made(tmp_path: Path, started: Any) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ConfigError, match=r"join-address = '.*' is not allowed: Address already in use"):
+        started("--fleet-http-address", address, join_address=address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_that_open_a_folder_at_once_one_is_refused(
+    tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def second(_: object) -> None:
+        with pytest.raises(ConfigError) as error:
+            started()
+        refused.append(str(error.value))
+
+    (tmp_path / "fed").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(SUPERLINK, "invoke", second)
+        with suppress(IndexError):
+            started()
+    assert refused == [f"folder = '{tmp_path / 'fed'}' is not allowed: process {os.getpid()} has it open"]
+    assert started() == (True, True), "afterwards it can be opened"
+
+
+def test_one_that_is_made_while_another_waits_is_not_made_of_other_settings(
+    tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = open_module.private_folder
+
+    def slowly(folder: Path) -> None:
+        private(folder)
+        (folder / "federation.toml").write_text('host = ["first.example.org"]\n')
+
+    monkeypatch.setattr(open_module, "private_folder", slowly)
+    with pytest.raises(ConfigError, match="it was opened a moment ago; open it again"):
+        started()
+    assert (tmp_path / "fed" / "federation.toml").read_text() == 'host = ["first.example.org"]\n'
+
+
+def test_one_that_is_killed_at_any_step_is_completed_by_the_next(tmp_path: Path, started: Any) -> None:
+    """SIGKILL at each change of the folder in turn, until there is none any more."""
+    for step in range(200):
+        folder, made = f"fed-{step}", tmp_path / f"fed-{step}"
+        if not (child := os.fork()):
+            changes = [0]
+
+            def kill(event: str, arguments: tuple[object, ...], changes: list[int] = changes, at: int = step) -> None:
+                if event in ("os.mkdir", "os.rename") or (event == "open" and arguments[2] & os.O_CREAT):  # type: ignore[operator]
+                    changes[0] += 1
+                    if changes[0] > at:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.addaudithook(kill)
+            started(folder=folder)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
+        assert started(folder=folder) == (True, True)
+        names = {path.name for path in made.rglob("*") if path.is_file() and not path.name.endswith(".tmp")}
+        assert names == {"ca.crt", "ca.key", "server.crt", "server.key", "federation.toml", "addresses.json", "lock"}
+        check_names(made / "certs" / "server.crt", ["a.example.org"])
+        if os.WIFEXITED(status):
+            break
+    assert step > 10
+
+
+def test_invitations_hold_the_address_that_a_router_has(tmp_path: Path, started: Any) -> None:
+    started(fleet_published="nat.example.org:443", join_published="[2001:db8::1]:444")
+    addresses = FederationFolder.find(tmp_path / "fed").addresses  # type: ignore[union-attr]
+    assert (addresses.fleet, addresses.join) == ("nat.example.org:443", "[2001:db8::1]:444")
+    check_names(tmp_path / "fed" / "certs" / "server.crt", ["a.example.org", "nat.example.org", "2001:db8::1"])
+    assert 'fleet-published = "nat.example.org:443"' in (tmp_path / "fed" / "federation.toml").read_text()
+    started()
+    again = FederationFolder.find(tmp_path / "fed").addresses  # type: ignore[union-attr]
+    assert (again.fleet, again.join) == (addresses.fleet, addresses.join), "the file keeps them"
 
 
 @pytest.mark.parametrize("host", ["a\\nExecStartPre=/bin/evil", "a b", "a.example:9092", ""])
@@ -226,10 +347,3 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "federation.toml")
     with pytest.raises(ConfigError, match=r"federation\.toml' cannot be read: it is no file"):
         FederationSettings.read(tmp_path / "federation.toml", OPTIONS)
-
-
-def test_a_folders_name_is_one_word_of_the_unit() -> None:
-    assert _escaped("/srv/my fed %n") == "/srv/my fed %%n"
-    for path in ('/srv/a"b', "/srv/a\nb", "/srv/$HOME", "/srv/a\\b"):
-        with pytest.raises(ConfigError, match="is not allowed with --service"):
-            _escaped(path)

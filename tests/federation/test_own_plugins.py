@@ -17,7 +17,7 @@ OWN = (
     *("--strategy", "mine.fedyogi:FedYogi", "--set", "fedyogi.server-lr=0.05", "--set", "fedyogi.beta1=0.8"),
     *("--local-rule", "mine.sam:SAM", "--set", "sam.rho=0.1"),
     *("--participation", "mine.stubborn:Stubborn", "--set", "stubborn.rounds=1"),
-    *("--task", "mine.moons:Moons", "--set", "moons.angle=0.2"),
+    *("--task", "mine.slope:Slope", "--set", "slope.step=0.2"),
 )
 
 

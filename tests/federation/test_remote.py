@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +19,10 @@ from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from fedappeal.system.validity import Validity
 from tests.client.certificates import TLS
-from tests.federation.conftest import ENVIRONMENT, Client, Federation
+from tests.federation.conftest import ENVIRONMENT, Client, Federation, wait_until
 from tests.warm import WarmPopen
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SHORT = ["--clients", "2", "--local-steps", "5", "--set", "solo.steps=5", "--round-timeout", "30"]
 
 
@@ -44,13 +42,6 @@ def whole(federation: Federation, clients: list[Client]) -> Path:
     assert "2 clients enrolled" in done.out
     assert "after round 8" in done.out
     return folder
-
-
-def wait_until(true: Callable[[], object], timeout: float = 60) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def waiting(federation: Federation, log: Path, *options: str) -> "subprocess.Popen[bytes]":
@@ -147,7 +138,7 @@ def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened
 ) -> None:
     folder, log = federation.folder / "runs" / "killed", federation.folder / "killed.log"
     submit = waiting(federation, log, "--rounds", "8", "--seed", "3", "--out", str(folder))
-    wait_until(lambda: len(Record(folder).history) >= 2, 120)
+    wait_until(lambda: len(Record(folder).history) >= 2)
     server_app(federation).send_signal(signal.SIGKILL)
     assert 2 <= len(Record(folder).history) < 8
     assert submit.wait(30) == 1, "the promise is 10 s; Flower alone finds out after a minute"
@@ -182,10 +173,10 @@ def test_interrupting_the_wait_leaves_the_run_and_says_how_to_stop_it(
 ) -> None:
     folder, log = federation.folder / "runs" / "long", federation.folder / "long.log"
     submit = waiting(federation, log, "--rounds", "500", "--out", str(folder))
-    wait_until(lambda: Record(folder).history, 120)
+    wait_until(lambda: Record(folder).history)
     number = run_id(log)  # which the command may say after the first round only
     submit.send_signal(signal.SIGTERM)
-    assert submit.wait(20) == 130
+    assert submit.wait(120) == 130
     assert f"run {number} continues; to stop it: fedappeal federation stop {number} --superlink" in log.read_text()
     rounds = len(Record(folder).history)
     wait_until(lambda: len(Record(folder).history) > rounds)
@@ -209,7 +200,7 @@ def test_a_superlink_that_was_killed_and_restarted_keeps_its_nodes(
     detached = federation.fedappeal("submit", *SHORT, "--rounds", "2", "--out", str(folder), "--detach")
     assert detached.code == 0, detached.err
     assert detached.out.strip().isdigit()
-    wait_until(lambda: (folder / "model.safetensors").exists(), 120)
+    wait_until(lambda: (folder / "model.safetensors").exists())
     assert [line["joined"] for line in Record(folder).history] == [2, 2]
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from fedappeal.record.reader import Record
 from fedappeal.web.serving import ServedPage
-from tests.federation.conftest import FEDAPPEAL, Client
-from tests.federation.test_live_page import Reader, wait_until
+from tests.federation.conftest import FEDAPPEAL, Client, wait_until
+from tests.federation.test_live_page import Reader
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SETTINGS = """
 clients = 2
 rounds = 100000
@@ -58,7 +58,7 @@ def reader(tmp_path: Path, runs: Path, metrics: int) -> Iterator[Reader]:
         command = [*FEDAPPEAL, "client", "--superlink", fleet, *given]
         processes.append(Client(command, state / "log"))
     try:
-        said = re.search(r"http://(\S+)/\?token=(\S+)", processes[0].wait_for("the live page: ", 120))
+        said = re.search(r"http://(\S+)/\?token=(\S+)", processes[0].wait_for("the live page: "))
         assert said
         reading = Reader(ServedPage(*said.groups()))
         yield reading
@@ -84,10 +84,10 @@ def test_a_run_is_started_stopped_continued_and_extended_from_the_page(
         wait_until(lambda: reader.state() in ("interrupted", "stopped"))
         return time.monotonic() - began
 
-    wait_until(lambda: (reader.shown.get("clients") or {}).get("online") == 2, 120)
+    wait_until(lambda: (reader.shown.get("clients") or {}).get("online") == 2)
     assert reader.shown["actions"]["files"] == ["long.toml"]
     assert re.fullmatch(r"run \d+ was started", said("/start", file="long.toml"))
-    wait_until(lambda: reader.state() == "running", 120)
+    wait_until(lambda: reader.state() == "running")
     folder = Path(reader.shown["run"]["folder"])
     assert (folder.parent, folder.name[-5:]) == (runs, "-long")
     wait_until(lambda: len(Record(folder).history) > 1)
@@ -96,13 +96,13 @@ def test_a_run_is_started_stopped_continued_and_extended_from_the_page(
 
     wait_until(lambda: reader.shown["actions"]["resume"])
     assert said("/resume").startswith("it continues as run")
-    wait_until(lambda: len(Record(folder).history) > rounds + 1, 120)
+    wait_until(lambda: len(Record(folder).history) > rounds + 1)
     wait_until(lambda: reader.state() == "running")
     stopped()
     total = len(Record(folder).history) + 3
     wait_until(lambda: reader.shown["actions"]["extend"])
     assert said("/resume", rounds=str(total)).startswith("it continues as run")
-    wait_until(lambda: reader.state() == "finished", 120)
+    wait_until(lambda: reader.state() == "finished")
     assert reader.shown["run"]["total"] == reader.shown["run"]["last"] == total
     wait_until(lambda: not reader.shown["actions"]["stop"])  # once the SuperLink has it as finished, too
 

@@ -16,10 +16,10 @@ from fedappeal.federation.superlink import SuperLink
 from fedappeal.record.lines import RESTARTED
 from fedappeal.record.reader import Record, damages
 from fedappeal.system.files import read_safetensors
-from tests.federation.conftest import Federation
-from tests.federation.test_remote import SHORT, run_id, wait_until, waiting
+from tests.federation.conftest import Federation, wait_until
+from tests.federation.test_remote import SHORT, run_id, waiting
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]  # a SuperLink starts three times in one test
 ROUNDS = [*SHORT, "--rounds", "8", "--seed", "3"]
 
 
@@ -60,7 +60,7 @@ def restart(federation: Federation, how: int = signal.SIGKILL) -> None:
     """End the SuperLink and start it again, at the ports that it had."""
     before = psutil.Process(federation.superlink.pid)
     before.send_signal(how)
-    before.wait(30)
+    before.wait(120)
     addresses = federation.superlink.fleet_address, federation.superlink.control_address
     ports = [int(address.rpartition(":")[2]) for address in addresses]
     with patch.object(superlink, "_free_ports", lambda count: [*ports, 0][:count]):
@@ -73,15 +73,15 @@ def test_what_was_under_way_continues_and_ends_as_if_nothing_had_happened(back: 
     done = back.fedappeal("submit", *ROUNDS, "--out", str(whole))
     assert done.code == 0, done.out + done.err
     submit = waiting(back, back.folder / "stopped.log", "--rounds", "500", "--out", str(stopped))
-    wait_until(lambda: Record(stopped).history, 120)
+    wait_until(lambda: Record(stopped).history)
     assert back.fedappeal("federation", "stop", run_id(back.folder / "stopped.log")).code == 0
-    assert submit.wait(60) == 1
+    assert submit.wait(240) == 1
     submit = waiting(back, back.folder / "killed.log", *ROUNDS[len(SHORT) :], "--out", str(killed))
-    wait_until(lambda: len(Record(killed).history) >= 2, 120)
+    wait_until(lambda: len(Record(killed).history) >= 2)
     before = listed(back)
 
     restart(back)
-    assert submit.wait(180) == 0, (back.folder / "killed.log").read_text()
+    assert submit.wait(600) == 0, (back.folder / "killed.log").read_text()
     after = listed(back)
     assert {name: after[name] for name in ("whole", "stopped")} == {
         name: before[name] for name in ("whole", "stopped")
@@ -114,9 +114,9 @@ def test_what_was_under_way_when_it_was_told_to_end_continues_too(back: Federati
     run = back.superlink.folder / "long"
     begun = back.fedappeal("submit", *SHORT, "--rounds", "500", "--out", "long", "--detach")
     assert begun.code == 0, begun.err
-    wait_until(lambda: run.exists() and Record(run).history, 120)
+    wait_until(lambda: run.exists() and Record(run).history)
     restart(back, signal.SIGTERM)
-    wait_until(lambda: [line for line in Record(run).events if line["event"] == "resumed"], 120)
+    wait_until(lambda: [line for line in Record(run).events if line["event"] == "resumed"])
     wait_until(lambda: listed(back)["long"][0] == (begun.out.strip(), "stopped"))
     _, (second, status) = listed(back)["long"]
     assert status in ("starting", "running")

@@ -23,6 +23,6 @@ def test_clients_are_back_soon_after_a_router_forgot_their_connections(tmp_path:
             for router in routers:
                 router.forget()
             for client in clients:
-                client.wait_for("answers again", 30.0)
+                client.wait_for("answers again", 60.0)
     finally:
         federation.end()

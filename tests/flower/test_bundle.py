@@ -16,6 +16,7 @@ from flwr.common.config import get_fused_config_from_dir, get_fused_config_from_
 from flwr.supercore.run import Run
 
 from fedappeal.flower import bundle
+from tests.project_copy import copy_project
 
 CONFIG: dict[str, Any] = {"strategy": "maxfl", "lr": 0.1, "maxfl.server-lr": 0.5, "maxfl.on": True, "a.b.c": 3}
 
@@ -70,7 +71,7 @@ def test_a_key_cannot_be_a_setting_and_a_table(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"not a zip"])
 def test_what_is_no_bundle_is_one_line(content: bytes) -> None:
-    with pytest.raises(ValueError, match="the bundle cannot be read: "):
+    with pytest.raises(ValueError, match=r"^it cannot be read: "):
         bundle.read_bundle(content, {})
 
 
@@ -90,12 +91,13 @@ def test_settings_that_unpack_to_more_than_a_megabyte_are_not_read() -> None:
 
 
 def test_the_projects_own_bundle_holds_all_that_its_apps_import(tmp_path: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(Path(__file__).parents[2]))) as archive:
-        archive.extractall(tmp_path)
+    built_from, unpacked = copy_project(tmp_path / "project"), tmp_path / "unpacked"
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(built_from))) as archive:
+        archive.extractall(unpacked)
     apps = "import server.app, client.app, fedappeal.record.columns, fedappeal.tasks as t; print(t.__file__)"
-    ran = subprocess.run([sys.executable, "-c", apps], cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-c", apps], cwd=unpacked, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert Path(ran.stdout.strip()).is_relative_to(tmp_path)
+    assert Path(ran.stdout.strip()).is_relative_to(unpacked)
 
 
 SETTINGS = b'[project]\nversion = "1"\n[tool.flwr.app.components]\nclientapp = "a:b"\n'
@@ -153,7 +155,7 @@ def plain(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("case", GARBAGE)
 def test_a_bundle_of_garbage_is_one_line_and_no_other_error(case: str) -> None:
-    with pytest.raises(ValueError, match="the bundle cannot be read: ") as error:
+    with pytest.raises(ValueError, match=r"^it cannot be read: ") as error:
         bundle.read_bundle(GARBAGE[case](), {})
     assert "\n" not in str(error.value)
 
@@ -166,3 +168,29 @@ def test_a_header_that_lies_unpacks_no_more_than_it_says() -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 20_000_000
+
+
+@pytest.mark.parametrize(
+    "name", ["it's", "#1", "~", "a:b", "über/größe", "x" * 190, "...", "a'#~;&|$`\"<>?*{}%!^", " "]
+)
+def test_a_file_may_have_any_name_that_a_file_system_takes_and_a_person_can_read(name: str, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("pyproject.toml", SETTINGS)
+        archive.writestr("b.py", "")
+        archive.writestr(f"data/{name}.txt", "content")
+    bundle.check_app(packed.getvalue(), "b:app")
+    bundle.unpack_app(packed.getvalue(), tmp_path)
+    assert (tmp_path / "data" / f"{name}.txt").read_text() == "content"
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/x", "a/../x", "a//x", "./x", "a\\..\\x", "a\x1b[31m", "\u202egnp", "x" * 201, "é" * 128]
+)
+def test_a_file_whose_name_leads_elsewhere_or_cannot_be_read_is_refused(name: str, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(name, "content")
+    with pytest.raises(bundle.BundleRefused, match=r"^the file .* is not allowed: a plain file in a folder of it"):
+        bundle.unpack_app(packed.getvalue(), tmp_path / "into")
+    assert list(tmp_path.iterdir()) == []

@@ -58,7 +58,7 @@ def fab(serverapp: str = "waiting_app:app") -> bytes:
 
 
 def wait_for(api: control.Control, run_id: int, status: str) -> control.FlowerRunStatus:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (found := api.run_status(run_id)).status != status:
         assert time.monotonic() < deadline, found
         time.sleep(0.1)

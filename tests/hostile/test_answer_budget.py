@@ -14,7 +14,6 @@ from client.limits.answer_book import (
     MOST_REPEATS,
     TRAIN,
     AnswerBook,
-    Question,
 )
 from client.limits.limits import LimitReached, Limits, write_limits
 from client.process.owner import reset
@@ -116,7 +115,7 @@ class Clock:
 
 
 def ask(book: AnswerBook, number: int, digest: str = "a", kind: str = TRAIN, run: str = "run") -> None:
-    book.answer(Question(kind, run, number, digest), Limits(max_rounds=40, max_runs=2))
+    book.answer(kind, run, number, digest, Limits(max_rounds=40, max_runs=2))
 
 
 def test_rounds_go_forward_and_may_be_repeated(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def volunteer(server: tuple[Server, SuperLink], state: Path) -> Iterator[tuple["
     limits = ["--limits", "max-model=20 min-batch=2"]
     process = psutil.Popen([*command, *options, *limits], stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
-        until = time.monotonic() + 150.0
+        until = time.monotonic() + 240.0
         while not (nodes := run.nodes()):
             assert process.poll() is None, state.with_name("log").read_text()
             assert time.monotonic() < until

@@ -1,4 +1,4 @@
-"""Promise: which of a client's images a server reads off its updates, under each switch, is on docs/privacy.md."""
+"""Promise: which of a client's images a server reads off its updates, under each switch, is in docs/attacks.json."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
-from tests.hostile.attacks.figures import CLIPPED, NOISY, SILENT, check_column, images_figure
+from tests.hostile.attacks.figures import CLIPPED, NOISY, SILENT, check, images_figure
 from tests.hostile.attacks.images import by_differences, by_initial_model, by_rare_units, by_single_batches
 from tests.hostile.attacks.victim import Found, Vector, Victim, write_images
 from tests.node import changed, run_config
@@ -28,7 +28,7 @@ ATTACKS: list[tuple[str, RunConfig, str, Attack]] = [
     ("batches of one", LOGISTIC, f"{SILENT} {CLIPPED}", lambda v: by_single_batches(v, models=36)),
     ("batches of one", LOGISTIC, f"{SILENT} {NOISY}", lambda v: by_single_batches(v, models=36)),
     (
-        "batches of 8, of a run with `max-train-examples = 1`",
+        "batches of 8, of a run with max-train-examples = 1",
         changed(LOGISTIC, max_train_examples=1),
         SILENT,
         lambda v: by_single_batches(v, models=1, batch_size=8),
@@ -61,12 +61,12 @@ ATTACKS: list[tuple[str, RunConfig, str, Attack]] = [
 
 
 @pytest.mark.parametrize(("name", "config", "options", "attack"), ATTACKS, ids=[attack[0] for attack in ATTACKS])
-def test_what_an_attack_finds_is_what_the_page_says(
+def test_what_an_attack_finds_is_what_is_committed(
     name: str, config: RunConfig, options: str, attack: Attack, images: Path
 ) -> None:
     victim = Victim(config, images, options)
     found = attack(victim)
-    check_column(name, options, found.models, images_figure(found, victim))
+    check(name, options, found.models, images_figure(found, victim))
 
 
 LIMITS = "--limits min-batch=8"
@@ -86,9 +86,9 @@ def test_a_smallest_batch_counts_the_examples_that_a_run_leaves_to_train_on(imag
 
 def test_it_stops_no_attack_but_that_one(images: Path) -> None:
     victim = Victim(MLP, images, f"{SILENT} {LIMITS}")
-    assert images_figure(by_rare_units(victim, models=1), victim) == "17 of 36"
+    assert images_figure(by_rare_units(victim, models=1), victim) == "17 of 36 images"
     victim = Victim(MLP, images, f"{SILENT} {LIMITS}")
-    assert images_figure(by_initial_model(victim, models=1, batch_size=8), victim) == "6 of 36"
+    assert images_figure(by_initial_model(victim, models=1, batch_size=8), victim) == "6 of 36 images"
     victim = Victim(LOGISTIC, images, f"{SILENT} {LIMITS}")
     assert len(by_differences(victim, models=2).value) == 2
 

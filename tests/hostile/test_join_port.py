@@ -27,7 +27,7 @@ from client.fleet.joining import JoinPort
 from fedappeal.federation import join_server
 from fedappeal.federation.certificates import fingerprint_of, write_certificates
 from fedappeal.federation.invitations import FILE, Invitations
-from fedappeal.federation.join_server import JoinApp
+from fedappeal.federation.join_server import JoinApp, _LatestAnswers
 from fedappeal.flower.node.signing import public_key_bytes
 from fedappeal.flower.superlink.connections import serve_http
 from fedappeal.protocol.invitation import Invitation
@@ -42,9 +42,11 @@ class FakeSuperLink:
 
     def __init__(self) -> None:
         self.registered: list[bytes] = []
+        self.asked_for_runs = 0
 
     def runs(self) -> list[Any]:
-        return []
+        self.asked_for_runs += 1
+        return [SimpleNamespace(task="digits", strategy="maxfl", ended=False)]
 
 
 class Port:
@@ -133,6 +135,38 @@ def test_a_replay_by_another_key_finds_it_spent_and_the_same_key_gets_its_answer
     assert "this invitation has been used: ask the operator for a new one" in refusal(invitation)
 
 
+def test_a_holder_that_asks_without_end_reaches_the_superlink_a_few_times(port: Port) -> None:
+    """Its own invitation is right, so no guess is counted; what it asks for is kept for five seconds."""
+    invitation, mine = port.invite(), key()
+    join, began = JoinPort(invitation), time.monotonic()
+    join.verify()
+    for _ in range(30):
+        assert join.look(mine) == {"name": "anna", "runs": [{"task": "digits", "strategy": "maxfl"}]}
+        join.redeem(mine)
+    most = 1 + (time.monotonic() - began) // join_server._ASKED_EVERY
+    assert 1 <= port.superlink.asked_for_runs <= most
+    assert 1 <= len(port.superlink.registered) <= most
+
+
+def test_kept_answers_are_of_their_question_fresh_and_few() -> None:
+    now, asked = [10.0], [0]
+
+    def ask() -> int:
+        asked[0] += 1
+        return asked[0]
+
+    kept = _LatestAnswers[int](lambda: now[0])
+    assert [kept.get(b"a", ask), kept.get(b"a", ask), kept.get(b"b", ask)] == [1, 1, 2]
+    now[0] += 5.0
+    assert kept.get(b"a", ask) == 3
+    with pytest.raises(ZeroDivisionError):
+        kept.get(b"c", lambda: 1 // 0)
+    assert kept.get(b"c", ask) == 4, "what failed is asked again"
+    for number in range(1000):
+        kept.get(str(number).encode(), ask)
+    assert len(kept._answers) == 256
+
+
 def test_an_expired_one_admits_nobody_but_the_key_that_used_it(port: Port) -> None:
     invitation, mine = port.invite(uses=2), key()
     answer = redeem(invitation, mine)
@@ -144,7 +178,7 @@ def test_an_expired_one_admits_nobody_but_the_key_that_used_it(port: Port) -> No
     with pytest.raises(ConfigError, match="has expired"):
         join.look(None)
     assert redeem(invitation, mine) == answer, "an answer can be lost"
-    assert len(port.superlink.registered) == 2
+    assert set(port.superlink.registered) == {public_key_bytes(mine.public_key())}
 
 
 def test_a_file_that_cannot_be_read_is_one_line_and_the_port_answers_all_the_same(port: Port) -> None:

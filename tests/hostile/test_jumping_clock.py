@@ -15,6 +15,8 @@ from fedappeal.federation.superlink import SuperLink
 from tests.hostile import federation as attacked
 from tests.hostile.federation import Federation, federation
 
+pytestmark = pytest.mark.timeout(900)
+
 CLOCK_TESTS = "FEDAPPEAL_CLOCK_TESTS"
 COMPILER = shutil.which("cc")
 CLIENTS, ROUNDS = 3, 9
@@ -49,7 +51,7 @@ def run_and_jump(run: Federation, clock: Path) -> None:
     """Run, and set the clock whenever one of the rounds of `JUMPS` has ended."""
     run.submit()
     for after, offset in JUMPS.items():
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while len(run.history) < after:
             assert time.monotonic() < until, run.log
             time.sleep(0.05)

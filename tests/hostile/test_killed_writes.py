@@ -18,9 +18,9 @@ def test_runs_killed_at_a_sample_of_their_writes_end_as_undisturbed_ones(tmp_pat
             "-m",
             "tests.soak.kills",
             "--kinds",
-            "mixture",
+            "on-disk,mixture",
             "--at-most",
-            "10",
+            "7",
             "--out",
             str(tmp_path / "k"),
         ],
@@ -31,4 +31,4 @@ def test_runs_killed_at_a_sample_of_their_writes_end_as_undisturbed_ones(tmp_pat
     )
     assert kills.returncode == 0, kills.stdout + kills.stderr
     counted = json.loads(kills.stdout.splitlines()[-1])
-    assert counted == {"simulated": 21, "local": 0, "wrong": 0}
+    assert counted == {"simulated": 22, "local": 0, "wrong": 0}

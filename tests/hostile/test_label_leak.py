@@ -1,4 +1,4 @@
-"""Promise: what a server works out of a client's labels, under each switch of its owner, is on docs/privacy.md."""
+"""Promise: what a server works out of a client's labels, under each switch of its owner, is in docs/attacks.json."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ ATTACKS: list[tuple[str, RunConfig, str, str, Attack]] = [
 @pytest.mark.parametrize(
     ("name", "config", "options", "split", "attack"), ATTACKS, ids=[attack[0] for attack in ATTACKS]
 )
-def test_what_an_attack_finds_is_what_the_page_says(
+def test_what_an_attack_finds_is_what_is_committed(
     name: str, config: RunConfig, options: str, split: str, attack: Attack, images: Path
 ) -> None:
     victim = Victim(config, images, options)

@@ -17,7 +17,7 @@ from fedappeal.record.lines import INITIAL, MODEL
 from fedappeal.record.reader import Record
 from tests.hostile.federation import Attacker, enrolled, federation, is_roll_call, is_train, sat_out
 
-ROUNDS = 5
+ROUNDS = 8  # where a late answer comes after a short round is over, it counts as late one round later
 TIMEOUT = 6.0
 ONE, OTHER, LATE = 1.0, 100.0, 10_000.0
 """What an answer adds to each parameter."""

@@ -48,7 +48,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     for kind in ("simulate", "local"):
         begin = [str(Path(sys.executable).with_name("fedappeal")), kind, *QUICK, "--out", str(folder / kind)]
-        ended = warm.run(begin, capture_output=True, text=True, timeout=120, cwd=folder)
+        ended = warm.run(begin, capture_output=True, text=True, timeout=240, cwd=folder)
         assert ended.returncode == 0, ended.stderr
     assert said("resume", str(folder / "simulate"), "--rounds", "2")[0] == 0
     assert said("report", str(folder / "simulate"))[0] == 0

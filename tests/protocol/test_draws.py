@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedappeal.protocol.draws import DRAWN_AT_ONCE, Minibatches, batch_indices, draw_seed, generator
+from fedappeal.protocol.draws import DRAWN_AT_ONCE, Minibatches, draw_seed, generator
 
 small = st.integers(1, 40)
 
@@ -40,17 +40,17 @@ def test_each_part_of_a_draw_counts() -> None:
 
 def test_another_process_draws_the_same() -> None:
     code = (
-        "from fedappeal.protocol.draws import batch_indices, generator;"
-        "print(batch_indices(3, 'anna', 5, 11, 4, 3).tolist(), generator(3, 'sampling').integers(10**9))"
+        "import numpy as np; from fedappeal.protocol.draws import Minibatches, generator;"
+        "print(np.asarray(Minibatches(3, 'anna', 5, 11, 4, 3)).tolist(), generator(3, 'sampling').integers(10**9))"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    batches = batch_indices(3, "anna", 5, 11, 4, 3).tolist()
+    batches = np.asarray(Minibatches(3, "anna", 5, 11, 4, 3)).tolist()
     assert other == f"{batches} {generator(3, 'sampling').integers(10**9)}"
 
 
 @given(num_examples=small, steps=st.integers(0, 30), batch_size=small, client=st.text(max_size=3))
 def test_every_epoch_covers_every_example_once(num_examples: int, steps: int, batch_size: int, client: str) -> None:
-    batches = batch_indices(0, client, 1, num_examples, steps, batch_size)
+    batches = np.asarray(Minibatches(0, client, 1, num_examples, steps, batch_size))
     assert batches.dtype == np.int64
     assert batches.shape == (steps, min(batch_size, num_examples))
     stream = batches.reshape(-1)
@@ -62,16 +62,16 @@ def test_every_epoch_covers_every_example_once(num_examples: int, steps: int, ba
 
 
 def test_the_last_batch_of_an_epoch_is_filled_from_the_next() -> None:
-    batches = batch_indices(0, "a", 1, num_examples=5, steps=3, batch_size=4).reshape(-1)
+    batches = np.asarray(Minibatches(0, "a", 1, num_examples=5, steps=3, batch_size=4)).reshape(-1)
     assert sorted(batches[:5]) == sorted(batches[5:10]) == [0, 1, 2, 3, 4]
     assert len(batches) == 12
 
 
 def test_more_steps_extend_a_draw_and_rounds_differ() -> None:
-    few, many = (batch_indices(0, "a", 1, 50, steps, 8) for steps in (2, 9))
+    few, many = (np.asarray(Minibatches(0, "a", 1, 50, steps, 8)) for steps in (2, 9))
     np.testing.assert_array_equal(many[:2], few)
-    assert not np.array_equal(many, batch_indices(0, "a", 2, 50, 9, 8))
-    assert not np.array_equal(many, batch_indices(0, "a", 1, 50, 9, 8, "tuning"))
+    assert not np.array_equal(many, np.asarray(Minibatches(0, "a", 2, 50, 9, 8)))
+    assert not np.array_equal(many, np.asarray(Minibatches(0, "a", 1, 50, 9, 8, "tuning")))
 
 
 def all_at_once(num_examples: int, steps: int, batch_size: int) -> NDArray[np.int64]:

@@ -29,7 +29,8 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.comparison.measures import run_measures
-from fedappeal.views.comparison.result import compare_runs, read_runs
+from fedappeal.views.comparison.recorded_runs import read_runs
+from fedappeal.views.comparison.result import compare_runs
 from fedappeal.views.live.live_run import LiveRun
 from fedappeal.views.report.report import run_charts
 from fedappeal.views.terminal.view import RunView

@@ -6,7 +6,7 @@ import pytest
 
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.reproductions.description import read_experiment
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.studies.experiment import Arm, Contrast, Experiment
 from fedappeal.studies.plan import slug
 
@@ -138,3 +138,11 @@ def test_what_is_not_allowed_is_one_line(tmp_path: Path, old: str, new: str, mes
 def test_a_row_is_known_by_a_key(name: str) -> None:
     """In records, claims and folders alike: no sentence is one."""
     assert all(arm.name == slug(arm.name) for arm in load_experiment(name).arms)
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_clients_judge_by_training_data_as_in_the_papers(name: str) -> None:
+    experiment = load_experiment(name)
+    settings = [{**experiment.settings, **arm.settings} for arm in experiment.arms if not experiment.compute]
+    assert {RunConfig.parse_recorded(of_arm).judge_on for of_arm in settings} <= {"train"}
+    assert RunConfig().judge_on == "cross-fitted"

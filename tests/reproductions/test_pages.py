@@ -8,7 +8,7 @@ import pytest
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.reproductions.pages import with_list
 from fedappeal.studies.experiment_page import MOST_WORDS, page_of
-from fedappeal.studies.record import read_record
+from fedappeal.studies.study_record import read_record
 from fedappeal.views.comparison.measures import save
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reproductions"

@@ -8,7 +8,7 @@ import pytest
 
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.studies.plan import make_plan
-from fedappeal.studies.record import planned_arms
+from fedappeal.studies.study_record import planned_arms
 from tests import warm
 
 pytestmark = pytest.mark.reproduce

@@ -1,5 +1,6 @@
 """What an author gets wrong is found before round 1: a line with file and line of the author's code."""
 
+import gc
 import itertools
 import re
 import textwrap
@@ -110,6 +111,20 @@ class Net(torch.nn.Module):
     def forward(self, x):
         return self.layer(x.flatten(1))
 """
+
+
+def test_a_large_model_is_let_go_of_after_its_check(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reference cycles hold copies of it, and commands that wait for hours collect no garbage."""
+    monkeypatch.setattr(dry_round, "LARGE", 1000)
+    write(mine, NET + "class X(FedAvg): ...\n")
+    gc.collect()
+    gc.disable()
+    try:
+        check_own(f"{mine.stem}:Net", {"clients": 4})
+        alive = [one for one in gc.get_objects() if type(one).__name__ == "Net"]
+    finally:
+        gc.enable()
+    assert alive == []
 
 
 def test_a_large_model_is_trained_once_and_all_else_is_tried_on_a_small_one(

@@ -235,14 +235,14 @@ def test_mandatory_rounds_are_asked_for_only_where_clients_heed_them(
     """`mandatory` in the history would else say what bound no client."""
     config = RunConfig(strategy=strategy, participation=participation, rounds=20, mandatory_rounds=2)
     assert run_plugins(config).knows_mandatory is heeded
-    shared = check_settings(config).shared()
+    shared = check_settings(config).shared_settings()
     assert (shared.mandatory_rounds, shared.on_empty_round) == ((2, "ask-all") if heeded else (0, "keep"))
 
 
 def test_how_many_rounds_are_mandatory_where_the_run_does_not_say() -> None:
-    assert check_settings(RunConfig(strategy="maxfl")).shared().mandatory_rounds == "auto"
-    assert check_settings(RunConfig(strategy="maxfl", mandatory_rounds=-1)).shared().mandatory_rounds is None
-    assert check_settings(RunConfig(strategy="fedalign")).shared().mandatory_rounds == 0
+    assert check_settings(RunConfig(strategy="maxfl")).shared_settings().mandatory_rounds == "auto"
+    assert check_settings(RunConfig(strategy="maxfl", mandatory_rounds=-1)).shared_settings().mandatory_rounds is None
+    assert check_settings(RunConfig(strategy="fedalign")).shared_settings().mandatory_rounds == 0
 
 
 # -- settings of plug-ins --------------------------------------------------------------------------------

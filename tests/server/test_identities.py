@@ -10,11 +10,12 @@ import pytest
 from fedappeal.record.folder import KIND, LOCAL, SUBMITTED
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system import locks
 from fedappeal.system.locks import only_process
 from server import identities
 from server.identities import FILE, IdentityFile, identities_of
 from strategies.rounds.exchange.ownership import ProvenKey
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 
 ALICE, BOB = ProvenKey("a" * 64, True), ProvenKey("b" * 64, True)
 PASSING = ProvenKey("c" * 64, False)
@@ -121,7 +122,7 @@ def test_two_runs_at_once_lose_none(tmp_path: Path) -> None:
 
 def test_a_lock_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
-    monkeypatch.setattr(identities.time, "sleep", lambda seconds: released.set() or held.__exit__(None, None, None))
+    monkeypatch.setattr(locks.time, "sleep", lambda seconds: released.set() or held.__exit__(None, None, None))
     held = only_process(tmp_path, identities._LOCK)
     held.__enter__()
     claim(IdentityFile(tmp_path), "alice", ALICE)

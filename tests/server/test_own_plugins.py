@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from client.app import client_app
+from client.app import Clients, app_of
 from client.roster import Participants
 from client.training.task_learner import TaskLearners
 from fedappeal.core import plugins
@@ -67,7 +67,7 @@ CONFIG = run_config(
 
 
 def federate(config: RunConfig, allow: str) -> None:
-    app = client_app(Participants(TaskLearners()))
+    app = app_of(Clients(Participants(TaskLearners())))
 
     def volunteer(number: int) -> Handler:
         own: dict[str, Scalar] = {"partition-id": number, "device": "cpu", "allow": allow}

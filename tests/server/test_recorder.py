@@ -183,7 +183,7 @@ def test_what_clients_measured_is_written_more_rarely_in_a_run_of_too_many(
         config, start = RunConfig(rounds=rounds, evaluate_every=evaluate_every), model(0, 0)
         folder = RunPlan.of(config, tmp_path / name).folder({})
         plugins = check_settings(config)
-        running = Rounds(plugins.build(), Setup(shared=plugins.shared()))
+        running = Rounds(plugins.build(), Setup(shared=plugins.shared_settings()))
         one = Recorder(folder, running, start, rounds, plugins, Hooks(), durable=False)
         for number in range(1, rounds + 1):
             evaluated = number % evaluate_every == 0 or number == rounds

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 import fedappeal
-from client.app import client_app
+from client.app import Clients, app_of
 from client.participation.behaviour import Mixture
 from client.roster import Participants
 from client.training.task_learner import TaskLearners
@@ -43,7 +43,7 @@ CONFIG = run_config(
 
 def volunteers(config: RunConfig, **node: Scalar) -> dict[int, Handler]:
     """Clients that remember nothing from before."""
-    app = client_app(Participants(TaskLearners()))
+    app = app_of(Clients(Participants(TaskLearners())))
     total = config.clients + config.unseen_clients
 
     def volunteer(number: int) -> Handler:

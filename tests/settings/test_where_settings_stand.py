@@ -1,9 +1,7 @@
-"""Where an owner's settings stand beside the command line: containers, the service, its installation."""
+"""Where an owner's settings stand beside the command line: containers and their settings."""
 
 import re
 from pathlib import Path
-
-import pytest
 
 from client.settings import owner_fields
 from fedappeal.settings.model import fact
@@ -29,15 +27,6 @@ def client_service() -> str:
 PLACES = {
     "docker-compose.yml, service client": (client_service, r"^ +{VARIABLE}: \${{{VARIABLE}:-"),
     ".env.example": (lambda: text(".env.example"), r"^#{VARIABLE}="),
-    "docker/edge/fedappeal-client.service": (
-        lambda: text("docker/edge/fedappeal-client.service"),
-        r" --{key} \${{{VARIABLE}}} ",
-    ),
-    "docker/edge/install.sh, usage": (lambda: text("docker/edge/install.sh"), r"^  --{key} [A-Z\"]"),
-    "docker/edge/install.sh, options": (
-        lambda: text("docker/edge/install.sh"),
-        r"^as_is='.*\b{key}\b.*'|--{key} \"\\\${VARIABLE}\"",
-    ),
 }
 
 
@@ -56,15 +45,3 @@ def test_every_variable_of_a_clients_container_is_an_owners_setting() -> None:
     given = set(re.findall(r"^ {6}([A-Z_]+): ", client_service(), re.MULTILINE))
     assert given - OF_THE_SYSTEM <= {variable(key) for key in FIELDS}
     assert {variable(key) for key in VARIABLES} <= given
-
-
-def test_the_installation_hands_no_other_setting_on() -> None:
-    found = re.search(r"^as_is='(.*)'$", text("docker/edge/install.sh"), re.MULTILINE)
-    assert found
-    assert set(found[1].split()) <= set(VARIABLES)
-
-
-@pytest.mark.parametrize("key", ["superlink", "root-certificates", "key", "data", "state-dir", "connect-timeout"])
-def test_the_service_says_what_each_installation_has_of_its_own(key: str) -> None:
-    assert key in FIELDS
-    assert f" --{key} " in text("docker/edge/fedappeal-client.service")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split, with_held_out
@@ -99,7 +99,7 @@ class Client:
 
     def rows(self, server_round: int, steps: int, purpose: str) -> NDArray[np.int64]:
         name, size = f"client-{self.number:04d}", self.config.batch_size
-        return batch_indices(self.config.seed, name, server_round, len(self.train.y), steps, size, purpose)
+        return np.asarray(Minibatches(self.config.seed, name, server_round, len(self.train.y), steps, size, purpose))
 
     def chosen(self, models: list[Line]) -> tuple[int, float]:
         if self.halves is None:

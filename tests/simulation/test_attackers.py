@@ -218,6 +218,17 @@ def test_an_attacker_measures_the_model_honestly() -> None:
         assert ask(ATTACKED, LIARS[0], "evaluate", **told) == ask(HONEST, LIARS[0], "evaluate", **told)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_client_that_keeps_layers_measures_a_model_that_stays_with_its_latest(share: float) -> None:
+    config = changed(HONEST, model="mlp", share="!*bias", byzantine_share=share)
+    one = attacking(config, partition_id=LIARS[0])
+    before = one.metrics("evaluate", server_round=0, split=keys.TRAIN_SPLIT)[keys.LOSS]
+    one("train", server_round=1, mandatory=1)
+    after = one.metrics("evaluate", server_round=1, split=keys.TRAIN_SPLIT)[keys.LOSS]
+    one.participants.clear()  # what it remembers of the model goes, what it keeps of its training stays
+    assert after == one.metrics("evaluate", server_round=1, split=keys.TRAIN_SPLIT)[keys.LOSS] != before
+
+
 def test_a_gradient_and_further_records(monkeypatch: pytest.MonkeyPatch) -> None:
     start = LAYOUT.pack(INITIAL)["flat"].numpy().astype(np.float64)
     made = LAYOUT.pack({name: values + np.float32(0.01) for name, values in INITIAL.items()})

@@ -8,11 +8,11 @@ import pytest
 
 from client.participation.availability import Markov
 from client.participation.behaviour import Device, Mixture
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.simulation.engine import VirtualClock, simulate
 from fedappeal.simulation.options import Simulation
 from strategies.rounds.round import RoundRecord

@@ -9,10 +9,13 @@ import torch
 
 import fedappeal
 from client.blend import Blend, floating
+from client.learner import Sent
 from client.settings import NodeSettings
 from client.state.store import DiskStore
+from client.training.task_learner import TaskLearner
 from fedappeal.core.requirement import Evaluation, Look, choose
 from fedappeal.protocol import keys
+from fedappeal.protocol.packing import Arrays
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
@@ -206,7 +209,7 @@ def test_a_client_with_few_held_out_examples_looks_once(tmp_path: Path, caplog: 
         for run in (few, RunConfig.parse({**few.as_config(), "judge-on": "held-out", "use": "adapted"}))
     )
     assert halved.learner.examples(keys.HELD_OUT_SPLIT) == 11
-    assert halved.judged_parts == (keys.HELD_OUT_SPLIT,)
+    assert halved.learner.judged_parts == (keys.HELD_OUT_SPLIT,)
     with caplog.at_level("INFO", "fedappeal.client"):
         requirement = halved.begin_run("key", Node(few).initial)
     assert "the held-out examples are fewer than 12" in caplog.text
@@ -223,6 +226,19 @@ def test_another_way_of_judging_makes_another_requirement(tmp_path: Path) -> Non
     ]
     assert rhos[0] < rhos[1], "the lowest of 21 looks is lower than what it is worth on other data"
     assert len([name for name in store.names() if name.startswith("requirement-")]) == 2
+
+
+def test_halves_cost_no_more_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure, passed = TaskLearner.measure, {"held-out": 0, "cross-fitted": 0}
+
+    def counted(learner: TaskLearner, arrays: Arrays, split: str, sent: Sent | None = None) -> Evaluation:
+        passed[judge_on] += learner.examples(split)
+        return measure(learner, arrays, split, sent)
+
+    monkeypatch.setattr(TaskLearner, "measure", counted)
+    for judge_on in passed:
+        fedappeal.simulate(**{**ARGUMENTS, "judge_on": judge_on, "use": "adapted", "rounds": 2}, quiet=True)
+    assert passed["cross-fitted"] == passed["held-out"] > 0
 
 
 def test_halves_share_no_input() -> None:
@@ -256,14 +272,3 @@ def test_the_control_shares_nothing(tmp_path: Path) -> None:
 def test_the_control_is_for_simulations_alone() -> None:
     with pytest.raises(ConfigError, match="share = 'none' is not allowed in a run of real clients"):
         check_real(config(share="none"))
-
-
-def test_own_models_beyond_the_bound_are_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedappeal.simulation.engine.OWN_MODELS_BYTES", 6 * 4 * 650 - 1)  # of six float32 models
-    with pytest.raises(ConfigError, match="use = 'best' is not allowed with clients = 6 and this model"):
-        fedappeal.simulate(**ARGUMENTS, out=str(tmp_path / "run"), quiet=True)
-    assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("fedappeal.simulation.engine.OWN_MODELS_BYTES", 6 * 4 * 650)
-    assert fedappeal.simulate(**ARGUMENTS, out=str(tmp_path / "run"), quiet=True).path.exists()

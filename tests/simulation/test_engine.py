@@ -1,5 +1,6 @@
 """Simulated runs: the two modes do the same, runs repeat, and what cannot be batched says so."""
 
+import gc
 import json
 import re
 from pathlib import Path
@@ -9,8 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from client.data.cache import Cache
+from client.roster import Participants
 from client.training.sgd import SGD
+from client.training.task_learner import TaskLearner, TaskLearners
 from fedappeal.core.local_rule import TrainingJob
+from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.protocol.packing import Layout
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CHECKPOINT, HISTORY, MODEL, PARTICIPATION
@@ -18,7 +23,9 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import choose_mode, simulate
+from fedappeal.simulation.forms.vectorised import VmapForm
 from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.pool import Pool
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from server.build import run_plugins
@@ -109,7 +116,8 @@ def test_a_run_repeats_bit_for_bit(tmp_path: Path, mode: str) -> None:
     assert told(runs[0]) == told(runs[1])
 
 
-def test_rules_without_a_batched_form_run_client_by_client() -> None:
+def test_rules_without_a_batched_form_run_client_by_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOCAL_RULES.load("maml"), "batched", False)
     config = RunConfig.parse({"strategy": "perfedavg"})
     task = load_task(config.task_settings())
     assert choose_mode(run_plugins(config), Simulation(), task) == ("sequential", f"local rule 'maml' {NO_FORM}")
@@ -184,3 +192,20 @@ def test_a_run_records_how_its_clients_train(tmp_path: Path) -> None:
     simulate(config, run, Simulation("vmap", why="1.7 times as fast as one after another"))
     recorded = Record(run.path).config["runtime"]
     assert (recorded["mode"], recorded["why"]) == ("vmap", "1.7 times as fast as one after another")
+
+
+@pytest.mark.parametrize("mode", ["layers", "vmap", "sequential"])
+def test_a_runs_data_and_models_go_with_it_before_the_garbage_collector_comes(mode: str, tmp_path: Path) -> None:
+    def held() -> dict[int, str]:
+        kinds = (Cache, Participants, Pool, TaskLearner, TaskLearners, VmapForm)
+        return {id(held): type(held).__name__ for held in gc.get_objects() if isinstance(held, kinds)}
+
+    simulated(tmp_path / "first", mode, rounds=2)  # imports what it needs, the app of a deployed client among it
+    gc.collect()
+    before = held()
+    gc.disable()
+    try:
+        simulated(tmp_path / "run", mode, rounds=2)
+        assert {place: kind for place, kind in held().items() if place not in before} == {}
+    finally:
+        gc.enable()

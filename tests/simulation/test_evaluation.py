@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from client.training.devices import Launched, on_host
 from client.training.models import BFLOAT16, FLOAT32, arrays_of, evaluate
 from client.training.noise import Noise
 from client.training.requests import Arithmetic, EvaluateRequest
+from fedappeal.core.requirement import Evaluation
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation import evaluation
 from fedappeal.simulation.evaluation import ClientsEvaluation, evaluates_own, own_evaluations
@@ -48,10 +50,14 @@ def asked(model: nn.Module, task: Task = TASK, precision: str = FLOAT32) -> Eval
     return EvaluateRequest(task, model, 0, SPLITS[0], arrays_of(model), "train", "shared", precision=precision)
 
 
+def answers(launched: Launched) -> Sequence[Evaluation]:
+    return launched.read(on_host(launched.tensors))
+
+
 def measured(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
     with single_threaded_workers(torch.get_num_threads()) as workers:
-        found = ClientsEvaluation(workers).of(asked(model, task), examples(), clients)
-    return {k: (e.loss, e.score) for k, e in found.items()}
+        evaluations = answers(ClientsEvaluation(workers).of(asked(model, task), examples(), clients))
+    return {k: (e.loss, e.score) for k, e in zip(clients, evaluations, strict=True)}
 
 
 @pytest.mark.parametrize("clients", [range(CLIENTS), [2, 3], [0, 4, 5], [1]])
@@ -126,7 +132,7 @@ def test_each_model_is_measured_by_its_own_values_though_what_calculates_it_is_m
     scratch, of = TASK.initial_model(0), ClientsEvaluation()
     for seed in (3, 4):
         model = TASK.initial_model(seed)
-        found = of.of(replace(asked(model), model=scratch), examples(), range(CLIENTS))
+        found = answers(of.of(replace(asked(model), model=scratch), examples(), range(CLIENTS)))
         for k, each in expected(model, range(CLIENTS)).items():
             assert (found[k].loss, found[k].score) == pytest.approx(each, rel=1e-5)
 
@@ -144,7 +150,7 @@ def test_own_models_are_measured_as_each_client_would_alone() -> None:
     requests = [own(k) for k in (4, 0, 2)]
     alone = [Arithmetic().evaluate(request) for request in requests]
     held = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    for found, expected in zip(own_evaluations(requests), alone, strict=True):
+    for found, expected in zip(answers(own_evaluations(requests)), alone, strict=True):
         assert found.loss == pytest.approx(expected.loss, rel=1e-6)
         assert found.score == expected.score
     assert all(torch.equal(held[name], tensor) for name, tensor in module.state_dict().items()), "nothing is loaded"

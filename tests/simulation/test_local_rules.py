@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
@@ -65,7 +65,7 @@ def test_a_client_alone_follows_torchs_adamw_at_the_rates_of_the_schedule(tmp_pa
     client = Record(run.path).decisions[0]["client-id"]
     for number, rate in enumerate(rates, start=1):
         optimiser = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.05)
-        for batch in torch.from_numpy(batch_indices(0, client, number, len(data), 5, 16, "batches")):
+        for batch in map(torch.from_numpy, Minibatches(0, client, number, len(data), 5, 16).rows()):
             optimiser.zero_grad()
             task.loss(model(data.x[batch]), data.y[batch]).backward()
             optimiser.step()
@@ -74,12 +74,33 @@ def test_a_client_alone_follows_torchs_adamw_at_the_rates_of_the_schedule(tmp_pa
         torch.testing.assert_close(torch.from_numpy(found[name]), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_batched_clients_follow_the_schedule_as_sequential_ones_do(tmp_path: Path) -> None:
-    config = config_of(strategy="scaffold", local_rule="auto", lr_schedule="linear", learning_rate=0.1)
-    runs = [simulated(tmp_path / mode, config, mode) for mode in ("batched", "sequential")]
+@pytest.mark.parametrize("mode", ["layers", "vmap"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"strategy": "scaffold"},
+        {"strategy": "fedavg", "local_rule": "adamw", "adamw__eps": 1e-3, "learning_rate": 0.01},
+        {"strategy": "pfedme"},
+        {"strategy": "perfedavg"},
+        {"strategy": "perfedavg", "perfedavg__maml_order": "first", "local_steps": 0, "local_epochs": 1},
+    ],
+)
+def test_batched_clients_follow_the_schedule_as_sequential_ones_do(
+    tmp_path: Path, rule: dict[str, Any], mode: str
+) -> None:
+    usual = {
+        "local_rule": "auto",
+        "learning_rate": 0.1,
+        "clients": 5,
+        "model": "mlp",
+        "rounds": 3,
+        "dropout_noise": "keyed",
+    }
+    config = config_of(**usual | {"participation": "always", "lr_schedule": "linear"} | rule)
+    runs = [simulated(tmp_path / mode, config, mode) for mode in (mode, "sequential")]
     one, other = (read_safetensors(run.path / MODEL)[0] for run in runs)
     for name, values in one.items():
-        torch.testing.assert_close(torch.from_numpy(values), torch.from_numpy(other[name]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.from_numpy(values), torch.from_numpy(other[name]), rtol=1e-5, atol=1e-5)
     constant = simulated(tmp_path / "constant", config.model_copy(update={"lr_schedule": "constant"}))
     there = read_safetensors(constant.path / MODEL)[0]
     assert any(abs(values - there[name]).max() > 1e-3 for name, values in one.items())

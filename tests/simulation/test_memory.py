@@ -11,12 +11,12 @@ from client.learner import Job, Sent
 from client.participant import Measurement
 from client.training.models import BFLOAT16, FLOAT32
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.memory import measured_key, measured_text, read_memory
 from fedappeal.simulation.options import Simulation

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.training.sgd import SGD
+from client.training.sgd import SGD, AdamW
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
@@ -136,6 +136,16 @@ def test_a_rule_that_trains_in_its_own_way_is_not_batched(own: dict[str, Any], t
             super().train(*arguments)
 
     assert (SGD.batched, Renamed.batched, Checked.batched) == (True, True, True)
+
+    class Mixing(AdamW):
+        """Trains in a way of its own, which may mix the elements of a parameter."""
+
+        batched = True
+
+        def train(self, *arguments: Any) -> None:
+            super().train(*arguments)
+
+    assert (AdamW.stacks, Mixing.stacks) == (True, False)
 
 
 def test_the_task_is_made_once_for_all_virtual_clients(own: dict[str, Any], tmp_path: Path) -> None:

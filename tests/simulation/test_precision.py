@@ -16,7 +16,7 @@ from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.evaluation import ClientsEvaluation, missing_bfloat16
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks.task import ClientData, Split, Task
-from tests.simulation.test_evaluation import CLIENTS, SPLITS, TASK, asked, examples
+from tests.simulation.test_evaluation import CLIENTS, SPLITS, TASK, answers, asked, examples
 
 FEATURE = (1 + 2**-9, 1.0, 2.0)
 """Each client's only input. The first is 1 in bfloat16."""
@@ -87,8 +87,8 @@ def test_decisions_that_do_not_depend_on_the_precision_are_not_compared(
 
 def test_clients_are_measured_as_in_float32_within_bfloat16s_bits() -> None:
     model, of = TASK.initial_model(3), ClientsEvaluation()
-    exact = of.of(asked(model), examples(), range(CLIENTS))
-    found = of.of(asked(model, precision=BFLOAT16), examples(), range(CLIENTS))
+    exact = answers(of.of(asked(model), examples(), range(CLIENTS)))
+    found = answers(of.of(asked(model, precision=BFLOAT16), examples(), range(CLIENTS)))
     with torch.autocast("cpu", torch.bfloat16):
         by_hand = [nn.functional.cross_entropy(model(split.x).float(), split.y).item() for split in SPLITS]
     for k in range(CLIENTS):

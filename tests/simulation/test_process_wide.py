@@ -11,6 +11,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
@@ -134,7 +135,10 @@ def test_a_run_leaves_no_setting_behind(mode: str, fails: bool, tmp_path: Path, 
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("one-thread")]
 
 
-def test_a_setting_that_is_refused_leaves_none_behind_either(tmp_path: Path, one_thread: None) -> None:
+def test_a_setting_that_is_refused_leaves_none_behind_either(
+    tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LOCAL_RULES.load("maml"), "batched", False)
     before = settings_of_the_process()
     with pytest.raises(ConfigError, match="mode = 'batched' is not allowed"):
         outcome(tmp_path / "run", "batched", {"strategy": "perfedavg"}, 3, lambda record: None)

@@ -190,6 +190,22 @@ def test_a_run_that_was_killed_continues_to_the_bit(
     assert sum(line["joined"] for line in whole["history"][3:]) > 0
 
 
+@pytest.mark.parametrize("recorded", ["held-out", "train", ""])
+def test_a_run_goes_on_judging_as_it_began(recorded: str, tmp_path: Path) -> None:
+    judge_on = recorded or "train"  # what runs of versions without the setting meant
+    run(tmp_path / "run", settings(judge_on=judge_on, adaptation_steps=0, rounds=2))
+    if not recorded:
+        file = tmp_path / "run" / "config.json"
+        config = json.loads(file.read_text())
+        del config["settings"]["judge-on"]
+        file.write_text(json.dumps(config))
+    assert settings_to_resume(tmp_path / "run", 3).judge_on == judge_on
+    assert settings().judge_on == "cross-fitted"
+    resume(tmp_path / "run", 3)
+    whole = run(tmp_path / "whole", settings(judge_on=judge_on, adaptation_steps=0, rounds=3))
+    assert left_by(tmp_path / "run")["history"] == left_by(whole)["history"]
+
+
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
 def test_what_clients_have_measured_comes_back_too(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -56,12 +56,15 @@ class Kind:
     Attributes:
         options: of `fedappeal simulate`.
         apart: least seconds between checkpoints.
+        on_disk: whether memory has no room for clients' own models.
     """
 
     options: str
     apart: float = EACH_ROUND
+    on_disk: bool = False
 
 
+PLAIN = Kind("")
 KINDS = {
     "maxfl": Kind("--strategy maxfl --clients 3 --rounds 4"),
     "mixture": Kind(
@@ -71,6 +74,7 @@ KINDS = {
     "pfedme": Kind("--strategy pfedme --clients 3 --rounds 3 --evaluate-every 2", SELDOM),
     "fedalign": Kind("--strategy fedalign --clients 3 --unseen-clients 1 --rounds 4 --participation always"),
     "adagd": Kind("--strategy adagd --clients 3 --rounds 4"),
+    "on-disk": Kind("--strategy maxfl --clients 3 --rounds 4 --use best --judge-on cross-fitted", on_disk=True),
 }
 
 
@@ -133,12 +137,12 @@ class Forks:
         gc.collect()
         gc.freeze()
 
-    def run(self, arguments: list[str], path: Path, number: int = 0, apart: float = EACH_ROUND) -> tuple[int, int]:
+    def run(self, arguments: list[str], path: Path, kind: Kind = PLAIN, number: int = 0) -> tuple[int, int]:
         """Run the command, killed at a point; return its exit code (negative: the signal) and the points reached."""
         self._counter.write_bytes(b"")
         child = os.fork()
         if not child:
-            self._become(arguments, KillPoint(str(path), str(self._counter), number), apart)
+            self._become(arguments, KillPoint(str(path), str(self._counter), number), kind)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), self._counter.stat().st_size
 
     @property
@@ -151,7 +155,7 @@ class Forks:
         """What the last command wrote to standard error, line by line."""
         return self._complained.read_text(errors="replace").splitlines()
 
-    def _become(self, arguments: list[str], point: KillPoint, apart: float) -> None:
+    def _become(self, arguments: list[str], point: KillPoint, kind: Kind) -> None:
         code: Any = 70
         try:
             signal.alarm(300)
@@ -159,7 +163,11 @@ class Forks:
                 os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), number)
             import server.recorder
 
-            server.recorder.SECONDS_APART, server.recorder.LARGEST_SHARE = apart, 0
+            server.recorder.SECONDS_APART, server.recorder.LARGEST_SHARE = kind.apart, 0
+            if kind.on_disk:
+                import fedappeal.simulation.own_models
+
+                fedappeal.simulation.own_models.OWN_MODELS_BYTES = 0
             from fedappeal.cli.main import main
 
             sys.argv = ["fedappeal", *arguments]
@@ -213,7 +221,7 @@ class Kills:
         self._killed(begin, points * 2 // 3, kind)
         killed = self._folder / "killed"
         shutil.copytree(self._path, killed)
-        code, points = self._forks.run(self._resume, self._path, 0, kind.apart)
+        code, points = self._forks.run(self._resume, self._path, kind)
         if code:
             raise Wrong(f"{name}: resume ended with {code}: {self._forks.said}")
         for number in spread(points, self._at_most):
@@ -230,7 +238,7 @@ class Kills:
 
     def _undisturbed(self, begin: list[str], kind: Kind) -> tuple[dict[str, Any], int]:
         shutil.rmtree(self._path, ignore_errors=True)
-        code, points = self._forks.run(begin, self._path, 0, kind.apart)
+        code, points = self._forks.run(begin, self._path, kind)
         if code:
             raise Wrong(f"an undisturbed run ended with {code}: {self._forks.said}")
         check_tidy(self._path)
@@ -239,7 +247,7 @@ class Kills:
     def _killed(self, arguments: list[str], number: int, kind: Kind, fresh: bool = True) -> None:
         if fresh:
             shutil.rmtree(self._path, ignore_errors=True)
-        code, _ = self._forks.run(arguments, self._path, number, kind.apart)
+        code, _ = self._forks.run(arguments, self._path, kind, number)
         if code != -signal.SIGKILL:
             raise Wrong(f"it was not killed, but ended with {code}: {self._forks.said}")
         self.count += 1
@@ -249,7 +257,7 @@ class Kills:
         if kind.apart == EACH_ROUND and saved < recorded - 1:
             raise Wrong(f"{recorded} rounds are recorded, and {saved} saved")
         begun = (self._path / CONFIG).exists()
-        code, _ = self._forks.run(self._resume if begun else begin, self._path, 0, kind.apart)
+        code, _ = self._forks.run(self._resume if begun else begin, self._path, kind)
         over = code == 2 and "has finished all its" in self._forks.said
         if code and not over:
             raise Wrong(f"it did not continue, but ended with {code}: {self._forks.said}")

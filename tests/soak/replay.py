@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 
@@ -67,7 +67,7 @@ def replay(
 
 def _trained(model: Array, client: _Client, client_id: str, number: int, config: RunConfig) -> Array:
     size = len(client.labels)
-    for batch in batch_indices(config.seed, client_id, number, size, config.local_steps, config.batch_size):
+    for batch in Minibatches(config.seed, client_id, number, size, config.local_steps, config.batch_size).rows():
         inputs, labels = client.inputs[batch], client.labels[batch]
         logits = inputs @ model.T
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -8,7 +8,7 @@ from client.participant import Participant
 from client.training.models import arrays_of
 from fedappeal.core.algorithm import personal_of
 from fedappeal.protocol import keys
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.settings.config import RunConfig, Scalar
 from tests.node import Node, changed, run_config
 
@@ -38,7 +38,7 @@ def check_by_written_out_steps(config: RunConfig, steps: int, rate: float, pull:
     found = one.judge(arrays, Sent("m"), "test", asked)
 
     start = [p.detach().clone() for p in model.parameters()]
-    for batch in batch_indices(config.seed, one.client_id, 0, len(y), steps, 8, "adaptation"):
+    for batch in Minibatches(config.seed, one.client_id, 0, len(y), steps, 8, "adaptation").rows():
         gradients = torch.autograd.grad(one.learner.task.loss(model(x[batch]), y[batch]), list(model.parameters()))
         for p, g, s in zip(model.parameters(), gradients, start, strict=True):
             p.data -= rate * (g + pull * (p.data - s))

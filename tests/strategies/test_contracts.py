@@ -200,13 +200,13 @@ def test_local_rules_by_name() -> None:
     assert [LOCAL_RULES.load(name).name for name in names] == names
 
 
-def test_batch_indices() -> None:
-    from fedappeal.protocol.draws import batch_indices
+def test_minibatches() -> None:
+    from fedappeal.protocol.draws import Minibatches
 
-    drawn: NDArray[np.int64] = batch_indices(3, "client-0001", 7, 10, 4, 5)
+    drawn: NDArray[np.int64] = np.asarray(Minibatches(3, "client-0001", 7, 10, 4, 5))
     assert drawn.shape == (4, 5)
     assert sorted(drawn[:2].ravel()) == list(range(10))
-    assert (drawn == batch_indices(3, "client-0001", 7, 10, 4, 5)).all()
+    assert (drawn == np.asarray(Minibatches(3, "client-0001", 7, 10, 4, 5))).all()
 
 
 def test_a_task() -> None:

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, linear
 
-from client.app import client_app
+from client.app import Clients, app_of
 from client.roster import Participants
 from client.training.models import arrays_of
 from client.training.task_learner import TaskLearners
 from fedappeal.protocol import keys
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks import load_task
@@ -35,7 +35,7 @@ def volunteer(partition: int, config: RunConfig = CONFIG, **node: Scalar) -> Han
     """One client in a process of its own; its run's settings name no strategy, so that each message may."""
     settings: dict[str, Scalar] = {"partition-id": partition, "device": "cpu", "fixed-requirement": RHO[partition]}
     run = {key: value for key, value in config.as_config().items() if key != "strategy"}
-    app, context = client_app(Participants(TaskLearners())), Context(7, 3, settings | node, RecordDict(), run)
+    app, context = app_of(Clients(Participants(TaskLearners()))), Context(7, 3, settings | node, RecordDict(), run)
     return lambda message: app(message, context)
 
 
@@ -145,7 +145,7 @@ def test_the_weight_after_local_tuning_by_hand(steps: int) -> None:
     data = TASK.load(1)
     w = parameters(INITIAL)
     x, y = data.train.x.flatten(1).double(), data.train.y
-    for batch in batch_indices(0, "client-0001", 0, len(y), steps, 8, "tuning"):
+    for batch in np.asarray(Minibatches(0, "client-0001", 0, len(y), steps, 8, "tuning")):
         gradients = torch.autograd.grad(cross_entropy(linear(x[batch], *w), y[batch]), w)
         w = [(p - 0.3 * g).detach().requires_grad_() for p, g in zip(w, gradients, strict=True)]
     tuned = loss_of(w, 1).item()

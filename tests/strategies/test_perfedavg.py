@@ -9,11 +9,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from torch import nn
 
 from fedappeal.core.algorithm import personal_of
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig, section
+from fedappeal.settings.training import LocalTrainingSettings
 from server.build import check_settings
 from strategies import PerFedAvg
 from tests.grid import Handler, MemoryGrid, Volunteer, model, run, values_of
@@ -40,7 +40,7 @@ def quadratic_client(h: float, a: float, steps: int, beta: float) -> Handler:
         kind = LOCAL_RULES.load(str(told[keys.LOCAL_RULE]))
         rule = kind(parse_section(kind, section(told, kind.settings_name())))
         plain = {"learning-rate": beta, "batch-size": 1, "local-steps": steps}
-        training = LocalTrainingSettings.of(dict(told), plain)
+        training = LocalTrainingSettings.parse(plain).changed_by(told)
         local = Quadratic(message.content.array_records[keys.ARRAYS]["w"].numpy())
         batches = np.zeros((steps * rule.draws(), 1), dtype=np.int64)
         x, y = torch.zeros(1, 1), torch.tensor([a], dtype=torch.float64)

@@ -14,9 +14,9 @@ from torch.func import functional_call
 from client.learner import Job
 from client.training.models import arrays_of
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.settings.training import LocalTrainingSettings
 from strategies import PerFedAvg, PFedMe
 from tests.client.training.descents import descended
 from tests.node import changed
@@ -115,7 +115,7 @@ def test_the_second_order_is_the_derivative_of_the_written_out_objective(same: b
 
 
 def test_the_first_order_without_an_inner_step_is_sgd_on_every_second_minibatch() -> None:
-    batches = batch_indices(0, "a", 1, 30, 8, 5)
+    batches = np.asarray(Minibatches(0, "a", 1, 30, 8, 5))
     training = LocalTrainingSettings(learning_rate=0.2, batch_size=5)
     (one, x, y), (other, _, _) = network(), network()
     maml(0.0, "first").train(one, local_problem(nn.functional.cross_entropy, x, y, batches, training))
@@ -141,8 +141,8 @@ def test_each_step_gets_minibatches_of_its_own(monkeypatch: pytest.MonkeyPatch, 
     seen: list[NDArray[np.int64]] = []
     monkeypatch.setattr(PerFedAvg.LocalRule, "train", lambda rule, model, problem: seen.append(problem.batches))
     training = LocalTrainingSettings.parse({"learning-rate": 0.1, "batch-size": 8, "local-steps": 5})
-    one.trained(arrays_of(one.learner.task.initial_model(0)), Job(maml(order=order), training, "batches", 4))
-    expected = batch_indices(CONFIG.seed, one.client_id, 4, len(one.learner.data.train), 5 * draws, 8)
+    one.learner.train(arrays_of(one.learner.task.initial_model(0)), Job(maml(order=order), training, "batches", 4))
+    expected = np.asarray(Minibatches(CONFIG.seed, one.client_id, 4, len(one.learner.data.train), 5 * draws, 8))
     np.testing.assert_array_equal(seen[0], expected)
     assert SGD().draws() == PFedMe.LocalRule().draws() == 1
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.training import LocalTrainingSettings
 from strategies import PFedMe
 from tests.client.training.descents import descended
 from tests.node import changed

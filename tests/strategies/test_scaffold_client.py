@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of
-from fedappeal.core.local_rule import LocalTrainingSettings, Store
+from fedappeal.core.local_rule import Store
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import FLAT, Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.models import seeded
 from strategies import Scaffold

@@ -17,8 +17,8 @@ from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
 from fedappeal.studies.experiment_page import add_to_page, page_of, write_page
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import make_plan
-from fedappeal.studies.record import StudyRecord, make_record, read_record
 from fedappeal.studies.results import StudyResults
+from fedappeal.studies.study_record import StudyRecord, make_record, read_record
 from tests.studies.small import FEDERATED, computed
 
 

@@ -17,7 +17,7 @@ from fedappeal.studies.experiment import Arm, Claim, Contrast, Results
 from fedappeal.studies.experiment_page import MOST_WORDS, page_of, rewrite_page, write_page
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import make_plan
-from fedappeal.studies.record import read_record
+from fedappeal.studies.study_record import read_record
 from fedappeal.system.versions import recorded_versions
 from fedappeal.views.comparison.measures import Measure, last
 from tests.studies.small import Drawn, computed

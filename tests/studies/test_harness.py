@@ -15,7 +15,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
 from fedappeal.studies.harness import LOCK, carry_out
 from fedappeal.studies.plan import RESULT, Plan, make_plan, skipped_lines, slug
-from fedappeal.studies.record import planned_arms
+from fedappeal.studies.study_record import planned_arms
 from tests.studies.small import FEDERATED, VALUE, computed
 from tests.warm import warm_spawn
 

@@ -50,5 +50,5 @@ class Mine(FedAvg):
         return {"m": self.m}
 
     def take_up(self, carried: Any) -> None:
-        """Take it up again."""
+        """Restore what `carried` returned."""
         self.m = dict(carried.get("m", {}))

@@ -33,11 +33,11 @@ class Mine(NaturalTask):
     own: Settings
 
     def read(self) -> list[tuple[Features, Labels]]:
-        """Return each client's inputs, float32 (n, 2), and labels; fedappeal splits them into train and test."""
+        """Return each client's inputs, float32 (n, 2), and labels, before the split."""
         return [self.points(k) for k in range(self.settings.clients + self.settings.unseen_clients)]
 
     def points(self, client: int) -> tuple[Features, Labels]:
-        """Return one client's points; every client draws its own again, so they follow from the seed alone."""
+        """Return one client's points, which follow from the seed and its number alone."""
         draw = generator(self.settings.resolved_data_seed, "mine", client=str(client))
         labels = np.arange(self.own.examples) % 2
         centres = np.stack([2.0 * labels, np.full(len(labels), 0.3 * client)], axis=1)

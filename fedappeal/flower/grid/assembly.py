@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.constant import HEAD_BODY_DIVIDER
@@ -22,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_head_values_from_object_content as head_of,
 )
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Allowance
@@ -155,22 +156,35 @@ class Assembly:
                 if not self._uses[chunk]:
                     del contents[chunk]
 
-    def named(self) -> dict[str, InflatableObject]:
-        """Return the complete arrays by id, each with its id as content, for `fill`."""
-        by_id: dict[str, InflatableObject] = {}
-        for object_id, growing in self._growing.items():
-            if not growing.left:
-                growing.array.data = object_id.encode()
-                by_id[object_id] = growing.array
-        return by_id
+    def message(self, object_id: str, contents: dict[str, bytes]) -> Message:
+        """Return the message that objects make, with the arrays that have grown; these are forgotten.
 
-    def fill(self, content: RecordDict) -> None:
-        """Give a reply's arrays their bytes, and forget these."""
-        for record in content.values():
+        Args:
+            object_id: the message's own object.
+            contents: objects by id, without the arrays' chunks.
+
+        Raises:
+            TypeError: another object than a message.
+            ValueError: an array that lacks chunks, or is not where arrays are.
+        """
+        arrays: dict[str, InflatableObject] = {}
+        for array_id, growing in self._growing.items():
+            if not growing.left:
+                growing.array.data = array_id.encode()  # until its record is known
+                arrays[array_id] = growing.array
+        # Flower's own way would repeat a chunk as often as the array names it, without a bound.
+        kinds = {key: head_of(content)[0] for key, content in contents.items()}
+        if any(kind == Array.__qualname__ and key not in arrays for key, kind in kinds.items()):
+            raise ValueError("an array is not where arrays are, or lacks chunks")
+        message = inflate_object_from_contents(object_id, contents, objects=arrays)
+        if not isinstance(message, Message):
+            raise TypeError(f"an object of type {type(message).__name__} came where a message was due")
+        for record in message.content.values() if message.has_content() else ():
             if isinstance(record, ArrayRecord):
                 for array in record.values():
                     array.data = self._growing[array.data.decode()].data.getvalue()  # its buffer, not a copy
         self._growing = {}
+        return message
 
 
 def _bytes_of(fields: Any) -> int:

@@ -17,13 +17,12 @@ from logging import WARNING
 import httpx
 from flwr.app import Message
 from flwr.common import log
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PullObjectResponse
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.constant import FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS, FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
-from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedappeal.flower.grid.incoming import Incoming, unavailable
@@ -41,27 +40,6 @@ class TooLarge(Exception):
 
 _ALLOWED = ContextVar("allowed", default=math.inf)
 """Bytes that an answer to this thread may have."""
-
-
-def pull_object(client: RuntimeHttpClient, request: PullObjectRequest, most: int) -> PullObjectResponse:
-    """Return the SuperLink's answer to a request for an object.
-
-    Args:
-        client: of Flower's grid.
-        request: names the object.
-        most: bytes that its content may have.
-
-    Raises:
-        TooLarge: before anything of it is read.
-        httpx.HTTPStatusError: if the SuperLink refuses.
-    """
-    client._client.headers["accept-encoding"] = "identity"  # a compressed answer says nothing about its size
-    client._client.event_hooks = {"response": [_refuse_large]}
-    _ALLOWED.set(most + _FRAMING)
-    try:
-        return client.PullObject(request)
-    finally:
-        _ALLOWED.set(math.inf)
 
 
 def _refuse_large(response: httpx.Response) -> None:
@@ -109,7 +87,7 @@ class HttpInbox:
             if only_fact and (coming := self._coming.get(reply_to)) is not None and not coming.unread:
                 coming.drop()
         fresh = [message_id for message_id in wanted if message_id not in self._coming]
-        for proto, tree in self._announced(fresh):
+        for proto, tree in self._announcements(fresh):
             reply_to = proto.metadata.reply_to_message_id
             if reply_to in wanted:
                 self._coming[reply_to] = Incoming(proto, tree, allowance, wanted[reply_to])
@@ -122,12 +100,12 @@ class HttpInbox:
         self._fetch(replies)
         return [self._hand_over(reply) for reply in replies if reply.settled]
 
-    def _announced(self, ids: Sequence[str]) -> list[tuple[MessageProto, ObjectTree]]:
+    def _announcements(self, ids: Sequence[str]) -> list[tuple[MessageProto, ObjectTree]]:
         """Return the replies that the SuperLink hands out, each once."""
         if not ids:
             return []
         if self._one_by_one and len(ids) > 1:
-            return list(chain.from_iterable(self._announced([message_id]) for message_id in ids))
+            return list(chain.from_iterable(self._announcements([message_id]) for message_id in ids))
         try:
             answer = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=ids))
         except (httpx.HTTPStatusError, ValueError) as error:
@@ -153,11 +131,17 @@ class HttpInbox:
                 reply.next_stage()
 
     def _pull_object(self, reply: Incoming, object_id: str) -> None:
+        """Give a reply the SuperLink's answer to a request for an object, which may be refused before it is read."""
         if not reply.wants():
             return
-        request = PullObjectRequest(node=self._grid.node, run_id=self._run_id, object_id=object_id)
+        client = self._grid._runtime_client
+        client._client.headers["accept-encoding"] = "identity"  # a compressed answer says nothing about its size
+        client._client.event_hooks = {"response": [_refuse_large]}
+        _ALLOWED.set(reply.room + _FRAMING)
         try:
-            answer = pull_object(self._grid._runtime_client, request, reply.room)
+            answer = client.PullObject(
+                PullObjectRequest(node=self._grid.node, run_id=self._run_id, object_id=object_id)
+            )
         except TooLarge as error:
             reply.refuse(
                 f"an object of its reply is too large: {error}, where {max(0, reply.room)} bytes are allowed"
@@ -171,6 +155,8 @@ class HttpInbox:
                 reply.stall(self._clock())
             else:
                 reply.take(object_id, answer.object_content)
+        finally:
+            _ALLOWED.set(math.inf)
 
     def _hand_over(self, reply: Incoming) -> Message:
         """Return a reply, after the SuperLink was told to forget it.

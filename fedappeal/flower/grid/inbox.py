@@ -108,13 +108,13 @@ class ConnectedNodes:
     def now(self) -> list[ConnectedNode]:
         """Return the online nodes by registration; the list is not to be changed."""
         if type(self._grid).get_nodes is not Grid.get_nodes:
-            return _registered(self._grid)
+            return _nodes_by_registration(self._grid)
         if (ids := list(self._grid.get_node_ids())) != self._ids:
             self._ids, self._nodes = ids, [ConnectedNode(node) for node in ids]
         return self._nodes
 
 
-def _registered(grid: Grid) -> list[ConnectedNode]:
+def _nodes_by_registration(grid: Grid) -> list[ConnectedNode]:
     nodes = []
     for info in grid.get_nodes():
         if info.public_key.startswith(_PEM):

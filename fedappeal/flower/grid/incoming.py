@@ -18,10 +18,6 @@ from flwr.proto.error_pb2 import Error as ErrorProto
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import Metadata, ObjectTree
 from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
-from flwr.supercore.inflatable.inflatable_object import (
-    get_object_head_values_from_object_content as head_of,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedappeal.flower.grid.assembly import DEEPEST, Assembly, TooLong, TreeRefused, levels
 from fedappeal.flower.messages import FROM_SUPERLINK
@@ -157,22 +153,10 @@ class Incoming:
         try:
             # Of the announced message, which the SuperLink has compared with the one that it answers; the object may
             # name another client.
-            return make_message(bare.metadata, content=self._content())
+            contents, self._contents = self._contents, {}
+            return make_message(bare.metadata, content=self._assembly.message(self.root, contents).content)
         except Exception as error:  # what a client wrote can make Flower raise anything
             return make_message(bare.metadata, error=Error(ErrorCode.UNKNOWN, _unreadable(error)))
-
-    def _content(self) -> RecordDict:
-        contents, self._contents = self._contents, {}
-        arrays = self._assembly.named()
-        # Flower's own way would repeat a chunk as often as the array names it, without a bound.
-        kinds = {object_id: head_of(content)[0] for object_id, content in contents.items()}
-        if any(kind == "Array" and object_id not in arrays for object_id, kind in kinds.items()):
-            raise ValueError("an array is not where arrays are, or lacks chunks")
-        message = inflate_object_from_contents(self.root, contents, objects=arrays)
-        if not isinstance(message, Message):
-            raise TypeError(f"an object of type {type(message).__name__} came where a message was due")
-        self._assembly.fill(message.content)
-        return message.content
 
     def _clear(self) -> None:
         self._contents.clear()

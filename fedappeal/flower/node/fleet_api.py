@@ -158,7 +158,7 @@ class FleetApi(ABC):
             MessageDropped: where what came is no message.
         """
         request = fleet_pb2.PullMessagesRequest(node=Node(node_id=node_id))
-        answer = self._held(request, hold, waits) if hold > 0 else self._call(_POLL, request)
+        answer = self._poll_answer(request, hold, waits) if hold > 0 else self._call(_POLL, request)
         if answer is None or not answer.messages_list:
             return None
         try:
@@ -223,7 +223,7 @@ class FleetApi(ABC):
         request = fab_pb2.GetFabRequest(node=Node(node_id=node_id), hash_str=fab_hash, run_id=run_id)
         return bytes(self._call("GetFab", request).fab.content)
 
-    def _held(self, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
+    def _poll_answer(self, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
         """Return the answer to a held poll; None if it is no longer waited for."""
         call, renewed = self._begin(_POLL, request, hold), self._renewed
         try:

@@ -19,7 +19,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedappeal.flower.grid.assembly import Assembly
 from fedappeal.flower.messages import set_message_id
@@ -48,11 +47,10 @@ def inflate(object_id: str, contents: dict[str, bytes]) -> Message:
     assembly = Assembly(Allowance(sys.maxsize, sys.maxsize))
     assembly.begin(contents)
     assembly.advance(contents)
-    message = inflate_object_from_contents(object_id, contents, objects=assembly.named())
-    if not isinstance(message, Message):
-        raise MessageDropped(f"an object of type {type(message).__name__} came where a message was due")
-    if message.has_content():
-        assembly.fill(message.content)
+    try:
+        message = assembly.message(object_id, contents)
+    except TypeError as error:
+        raise MessageDropped(str(error)) from None
     # An object does not hold its own id.
     set_message_id(message, object_id)
     return message

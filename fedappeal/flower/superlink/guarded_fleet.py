@@ -34,8 +34,9 @@ from fedappeal.flower.superlink.database_cache import cache_database
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
 from fedappeal.flower.superlink.node_places import NodePlaces
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST
-from fedappeal.flower.superlink.superlink_log import RateLimitedLog
+from fedappeal.flower.superlink.superlink_log import REFUSED, RateLimitedLog
 from fedappeal.flower.versions import FLEET_OVER_GRPC, fleet_handler, fleet_servicer
+from fedappeal.protocol.proof import client_id_of
 from fedappeal.system.clock import CLOCK
 from fedappeal.system.memory import memory_bytes
 
@@ -121,10 +122,17 @@ class GuardedFleet(FleetServicer):
     ) -> fleet_pb2.ActivateNodeResponse:
         """Bring the node online whose key signed the call.
 
-        Flower brings any node online that is named, for up to an hour.
+        Flower brings any node online that is named, for up to an hour. A refusal names the client and the reason.
         """
         _check_signer(request.public_key, context)
-        return super().ActivateNode(request, context)
+        try:
+            return super().ActivateNode(request, context)
+        except FlowerError as error:
+            if error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+                node_id = self.state_factory.state().get_node_id_by_public_key(request.public_key)
+                why = "is not registered" if node_id is None else "counts as online still"
+                error.message = f"{REFUSED}{client_id_of(request.public_key)} {why}"
+            raise
 
     def UnregisterNode(
         self, request: fleet_pb2.UnregisterNodeFleetRequest, context: grpc.ServicerContext

@@ -40,7 +40,7 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         if handler is None or handler.unary_unary is None:
             return handler
         call = handler_call_details.method.rpartition("/")[2]
-        parse = partial(_bounded, handler.request_deserializer, most_bytes(call))
+        parse = partial(_parse_within, handler.request_deserializer, most_bytes(call))
         seconds = asked_to_hold(handler_call_details.invocation_metadata) if call == "PullMessages" else 0.0
         if seconds <= 0:
             return grpc.unary_unary_rpc_method_handler(handler.unary_unary, parse, handler.response_serializer)
@@ -56,7 +56,7 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self._polls.hold(poll)
 
 
-def _bounded(parse: Callable[[bytes], Any] | None, most: int, content: bytes) -> Any | None:
+def _parse_within(parse: Callable[[bytes], Any] | None, most: int, content: bytes) -> Any | None:
     """Return the parsed request; None, which gRPC refuses, if it is too large."""
     if len(content) > most:
         return None

@@ -39,14 +39,14 @@ class RuntimeFastPath:
         """Answer a call, or hand it on."""
         path = scope["path"] if scope["type"] == "http" and scope["method"] == "POST" else ""
         if path in _PATHS and _OF_OURS.issubset(scope["headers"]):
-            answer = partial(self._translation.dispatch, call_next=_handled)
+            answer = partial(self._translation.dispatch, call_next=_respond)
             response = await http_error_translator(Request(scope, receive), answer)
             await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
-async def _handled(request: Request) -> Response:
+async def _respond(request: Request) -> Response:
     request.state.protobuf_response = await run_in_threadpool(_answer, request)
     return Response()
 

@@ -1,9 +1,10 @@
 """The log of a SuperLink in this process: one that a person can read.
 
-Four things of Flower's are put right: when a run has ended, each client's word that it received the last message is
+Five things of Flower's are put right: when a run has ended, each client's word that it received the last message is
 logged as an error, though it is none; a client whose calls are refused before they are looked at (its clock is
-wrong, or its signature) is not logged at all; a client that reaches the port writes a line with each call; and calls
-that are made again and again are logged as what happened is (they are for ``FLWR_LOG_LEVEL=DEBUG``).
+wrong, or its signature) is not logged at all; a client that reaches the port writes a line with each call; one that
+is refused, and tries again and again, writes an error each time; and calls that are made again and again are logged
+as what happened is (they are for ``FLWR_LOG_LEVEL=DEBUG``).
 """
 
 import logging
@@ -23,6 +24,11 @@ from fedappeal.system.validity import Validity
 
 _TERMINATOR = "_unary_unary_rpc_terminator"
 _AGAIN_AFTER = 60.0
+_SAME_ERROR_AFTER = 600.0
+"""Seconds in which a refused client tries again a hundred times."""
+_MOST_KEPT = 1000
+REFUSED = "a client is refused: "
+"""How an error about a client begins that is a line of its own, without the call's name."""
 _CONFIRMED_LATE = re.compile("Confirm-?Message-?Received.*Run is finished", re.IGNORECASE)
 """The call by its name over gRPC, by its path over HTTP."""
 _CALL = re.compile(r"\[(Fleet\.|/flwr\.proto\.Fleet/|/v1/fleet/)[\w-]+\]")
@@ -81,6 +87,45 @@ class FewOfEachCall(logging.Filter):
         return self._lines[call[0]] <= MOST_LINES
 
 
+class _Lately:
+    """The latest texts, each with the time when it was new."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds, self._clock, self._said = seconds, clock, dict[str, float]()
+        self._lock = threading.Lock()  # calls are logged in several threads
+
+    def is_new(self, text: str) -> bool:
+        """Return whether a text was not new in these last seconds; remember it then."""
+        now = self._clock()
+        with self._lock:
+            if now - self._said.get(text, -self._seconds) < self._seconds:
+                return False
+            self._said.pop(text, None)
+            self._said[text] = now
+            if len(self._said) > _MOST_KEPT:
+                del self._said[next(iter(self._said))]
+        return True
+
+
+class NewErrors(logging.Filter):
+    """A log filter that drops an error about a call that was logged in the last ten minutes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._lately = _Lately(_SAME_ERROR_AFTER, clock)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a record; change one about a refused client to a warning of ours."""
+        text = record.getMessage()
+        if record.levelno < logging.ERROR or not _CALL.match(text):
+            return True
+        _, is_refused, why = text.partition(REFUSED)
+        if is_refused:
+            record.msg, record.args = REFUSED + why.rstrip("'"), ()  # over HTTP it is quoted
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return self._lately.is_new(text)
+
+
 class RateLimitedLog:
     """A log of warnings, each at most once a minute.
 
@@ -88,14 +133,11 @@ class RateLimitedLog:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._said: dict[str, float] = {}
+        self._lately = _Lately(_AGAIN_AFTER, clock)
 
     def warn(self, text: str) -> None:
         """Log a text, unless it was in the last minute."""
-        now = self._clock()
-        if now - self._said.get(text, -_AGAIN_AFTER) >= _AGAIN_AFTER:
-            self._said[text] = now
+        if self._lately.is_new(text):
             FLOWER_LOGGER.warning(text)
 
 
@@ -103,6 +145,7 @@ def readable_log(formatter: logging.Formatter = PLAIN) -> None:
     """Make Flower's logger print lines without colours, by default ``HH:MM:SS WARNING text``."""
     FLOWER_LOGGER.addFilter(Unexpected())
     FLOWER_LOGGER.addFilter(FewOfEachCall())
+    FLOWER_LOGGER.addFilter(NewErrors())
     FLOWER_LOGGER.addFilter(EventsOnly())
     level = os.environ.get("FLWR_LOG_LEVEL", "INFO").upper()
     if level != "DEBUG":
@@ -121,7 +164,7 @@ def log_refusals(clock: Callable[[], float] = time.monotonic) -> None:
     refuse, log = getattr(authentication, _TERMINATOR), RateLimitedLog(clock)
 
     def logged(reason: str) -> grpc.RpcMethodHandler:
-        log.warn(MEANINGS.get(reason, f"a client is refused: {reason}"))
+        log.warn(MEANINGS.get(reason, REFUSED + reason))
         return refuse(reason)
 
     setattr(authentication, _TERMINATOR, logged)

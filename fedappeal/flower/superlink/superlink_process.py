@@ -104,6 +104,11 @@ class Ports:
         database = Path(options.database) if kept else None
         return cls(*seen, of_http.fleet_http_address, tuple(tls), tuple(for_flower), database)
 
+    @property
+    def by_option(self) -> dict[str, str]:
+        """Each address by the option that names it; empty: nothing listens."""
+        return {"port": self.control, FLEET[2:]: self.fleet, FLEET_HTTP[2:]: self.http}
+
     def is_own(self, fleet: str) -> bool:
         """Whether a Fleet API port is for one user: on loopback, without keys."""
         return bool(fleet) and is_loopback(fleet.rpartition(":")[0]) and not self.keys_only
@@ -116,19 +121,22 @@ class Ports:
         """
         bound: dict[str, socket.socket] = {}
         if self.fleet:
-            bound[self.fleet] = _listener(self.fleet, FLEET[2:])
+            bound[self.fleet] = listener(self.fleet, FLEET[2:])
             if FLEET_OVER_GRPC:
                 bound.pop(self.fleet).close()  # gRPC itself would end in a traceback
-        return bound | ({self.http: _listener(self.http, FLEET_HTTP[2:])} if self.http else {})
+        return bound | ({self.http: listener(self.http, FLEET_HTTP[2:])} if self.http else {})
 
 
-def _listener(address: str, setting: str) -> socket.socket:
+def listener(address: str, setting: str) -> socket.socket:
+    """Return a socket that is bound to an address; ConfigError if that is not possible."""
     try:
         host, port = split_address(address)
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (ValueError, OverflowError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "HOST:PORT"
-        raise ConfigError(f"{setting} = '{address}' is not allowed: {reason}") from None
+    except (ValueError, OverflowError):
+        reason = "HOST:PORT"
+    except OSError as error:  # a name that is none has a negative number
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+    raise ConfigError(f"{setting} = '{address}' is not allowed: {reason}")
 
 
 def _parsers() -> tuple[Any, Any]:

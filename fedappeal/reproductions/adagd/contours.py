@@ -140,7 +140,7 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     if settings.get("steps") == "drawn":
         return _singled_out(settings, seed)
     if "start" not in settings:
-        return _drawn(problem, settings, seed)
+        return _means_over_starts(problem, settings, seed)
     run = _run(problem, np.array(settings["start"]), settings)
     return {
         "points": run.points.tolist(),
@@ -165,7 +165,7 @@ def _run(
     return toy.uniform(problem, start, steps, precision)
 
 
-def _drawn(problem: toy.ToyProblem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+def _means_over_starts(problem: toy.ToyProblem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return the means over starts drawn from the unit disc.
 
     For small steps, of those outside S_1 and S_2.

@@ -86,14 +86,14 @@ class Solution:
 
     def less(self, estimates: Floats) -> Floats:
         """Return ``w - estimate_k``; both ``(draws, M)``."""
-        return np.asarray(self.offset[:, None] + (_taken(estimates, self.near)[:, None] - estimates))
+        return np.asarray(self.offset[:, None] + (_pick(estimates, self.near)[:, None] - estimates))
 
     def models(self, estimates: Floats) -> Floats:
         """Return w, shape ``(draws,)``."""
-        return np.asarray(_taken(estimates, self.near) + self.offset)
+        return np.asarray(_pick(estimates, self.near) + self.offset)
 
 
-def _taken(estimates: Floats, client: NDArray[np.int64]) -> Floats:
+def _pick(estimates: Floats, client: NDArray[np.int64]) -> Floats:
     return np.asarray(np.take_along_axis(estimates, client[:, None], axis=1)[:, 0])
 
 
@@ -124,7 +124,7 @@ def minimise(
         rounds: the most rounds.
         rtol: a draw is done when its offset changes by less than this, relatively.
     """
-    pulls = estimates - _taken(estimates, start)[:, None]  # the other estimates, as seen from where the draw starts
+    pulls = estimates - _pick(estimates, start)[:, None]  # the other estimates, as seen from where the draw starts
     offset, active = np.zeros(len(estimates)), np.arange(len(estimates))
     for _ in range(rounds):
         pull, old = pulls[active], offset[active]

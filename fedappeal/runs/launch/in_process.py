@@ -20,7 +20,7 @@ from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
 from fedappeal.simulation.options import Simulation
-from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
+from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, WorkerLost, check_workers, ray_cluster
 from fedappeal.system.plain_files import OF_THE_DISK
 from fedappeal.system.process_end import end_as_interrupt
 
@@ -80,7 +80,7 @@ def simulate_quietly(plan: RunPlan, simulation: Simulation) -> None:
     try:
         simulate_plan(plan, simulation)
     finally:
-        # What a run leaves is in cycles: few objects, by whose number Python looks for them, and 100 MB each.
+        # An author's model or data may be in a cycle: few objects, by whose number Python looks for them late.
         gc.collect()
 
 
@@ -119,7 +119,9 @@ class InProcess:
         """
         ray, simulation, machine = self.machine.ray, self.simulation, self.machine
         if len(plans) == 1 and (self.workers or ray.address):
-            check_workers(self.workers, plans[0].config)
+            check_workers(self.workers, plans[0].config, ray)
+            if not ray.address and (ray.cpus, ray.gpus) != (NO_CLUSTER.cpus, NO_CLUSTER.gpus):
+                raise ConfigError("ray-cpus and ray-gpus are not allowed with workers of this machine: --ray ADDRESS")
             simulation = replace(
                 simulation, workers=self.workers, ray=ray.address, ray_cpus=ray.cpus, ray_gpus=ray.gpus
             )
@@ -147,7 +149,7 @@ class InProcess:
         """
         ray = self.machine.ray
         # Before anything is shown or written: a cluster that cannot be reached is found here.
-        with ray_cluster(ray, max(self.workers, 1)) if self.workers or ray.address else contextlib.nullcontext():
+        with ray_cluster(ray, max(self.workers, 1)) if ray.address else contextlib.nullcontext():
             simulations = self._in_their_modes(plans, observers)
             with _resumable(plans):
                 if len(plans) == 1:
@@ -216,6 +218,8 @@ def _resumable(plans: Sequence[RunPlan]) -> Any:
     except KeyboardInterrupt:
         line = f"interrupted; all finished rounds are kept; {_continue_with(plans) or NOT_BEGUN}"
         raise RunUnfinished(line, code=INTERRUPTED) from None
+    except WorkerLost as error:
+        raise RunUnfinished(f"{error}; {_continue_with(plans) or NOT_BEGUN}") from None
     except OSError as error:
         if error.errno not in OF_THE_DISK or not (again := _continue_with(plans)):
             raise
@@ -257,5 +261,4 @@ def _training(plan: RunPlan) -> tuple[object, ...]:
     config, others = plan.config, {plugin.settings_name() for plugin in plan.plugins.plugins}
     of_task = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] not in others)
     task = config.task_settings().model_copy(update={**_ANY_SEED, "plugins": of_task})
-    at_once = min(config.clients_per_round or config.clients, config.clients)
-    return config.strategy, config.local_rule, task, config.batch_size, at_once
+    return config.strategy, config.local_rule, task, config.batch_size, config.resolved_clients_per_round

@@ -6,6 +6,7 @@ batched product adds in another order). How the gradients of all clients are fou
 the form's: by batched layers (`layered`), or by PyTorch's vmap (`vectorised`).
 """
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,9 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from client.training.devices import on_device
 from client.training.noise import begin_forward_pass
-from fedappeal.core.local_rule import BatchedTerms, LocalTrainingSettings
+from fedappeal.core.local_rule import BatchedTerms, LocalRule
 from fedappeal.protocol.packing import Arrays
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.tasks.examples import Split, Structure, tensors_of
 from fedappeal.tasks.share import names_of
 
@@ -99,6 +102,9 @@ class BatchedForm(Protocol):
             training: whether dropout is on.
         """
 
+    def loss(self, clients: Cohort, batch: Split, weights: Tensor) -> Tensor:
+        """Return the sum of the clients' mean losses in training mode, for autograd; see `add_gradient`."""
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -172,7 +178,7 @@ def line_up(
         all_rows[:own_steps, place, :own_size] = rows[k]
         all_weights[:own_steps, place, :own_size] = 1.0 / own_size if weights is None else weights[k]
     active = [sum(len(r) > step for r in rows) for step in range(steps)]
-    return Batches(all_rows.to(device), all_weights.to(device), active), places
+    return Batches(on_device(all_rows, device), on_device(all_weights, device), active), places
 
 
 def steps_of_rows(start: int, stop: int, size: int) -> tuple[Tensor, Tensor]:
@@ -252,6 +258,50 @@ def train(
 
 
 @dataclass(frozen=True)
+class StackedProblem:
+    """The `fedappeal.core.local_rule.LocalProblem` of clients side by side, which take equally many steps.
+
+    Attributes:
+        form: finds gradients.
+        clients: the clients' models, in the places of ``batches``.
+        examples: all clients' training examples.
+        batches: each client's minibatches.
+        settings: of their training.
+    """
+
+    form: BatchedForm
+    clients: Cohort
+    examples: Examples
+    batches: Batches
+    settings: LocalTrainingSettings
+    _passes: Iterator[int] = field(default_factory=itertools.count, init=False)
+
+    def minibatches(self) -> Iterator[Tensor]:
+        """Yield the rows of one minibatch of all clients after another, shape ``(clients, size)``."""
+        yield from self.batches.rows
+
+    def loss_of(self, model: nn.Module, minibatch: Tensor) -> Tensor:
+        """Return the sum of the clients' losses, whose gradient by a client's parameters is its own loss's."""
+        begin_forward_pass(next(self._passes))
+        return self.form.loss(self.clients, self.examples.take(minibatch), self.batches.weights[0])
+
+
+@torch.enable_grad()
+def train_stacked(
+    form: BatchedForm,
+    clients: Cohort,
+    examples: Examples,
+    batches: Batches,
+    training: LocalTrainingSettings,
+    rule: LocalRule,
+) -> None:
+    """Train all clients at once by a rule that `stacks`, in place; other arguments as of `train`."""
+    trained: dict[str, Tensor] = {name: nn.Parameter(stacked) for name, stacked in clients.trained.items()}
+    cohort = Cohort(trained, clients.own, clients.shared)
+    rule.train(nn.ParameterList(trained.values()), StackedProblem(form, cohort, examples, batches, training))
+
+
+@dataclass(frozen=True)
 class ModelParts:
     """The names of a model's trained and fixed arrays.
 
@@ -279,36 +329,25 @@ class ModelParts:
         for name in filter(models[0].__contains__, self.fixed):  # what is never sent is the module's own
             arrays = [model[name] for model in models]
             if all(array is arrays[0] or np.array_equal(array, arrays[0]) for array in arrays):
-                shared[name] = torch.from_numpy(np.array(arrays[0])).to(device)
+                shared[name] = on_device(torch.from_numpy(np.array(arrays[0])), device)
             else:
                 differing[name] = _one_tensor(arrays, device)
         return Cohort(trained, differing, shared)
 
-    def given_back(
-        self, trained: Mapping[str, Tensor], places: Sequence[int], models: Sequence[Arrays]
-    ) -> list[Arrays]:
-        """Return each client's model after training.
 
-        Args:
-            trained: the trained parameters, ``(clients, *shape)`` by name.
-            places: which client each place of them holds.
-            models: what the clients began with, in the clients' order.
-        """
-        ordered: list[Arrays] = [{}] * len(places)
-        for k, new in zip(places, arrays_of_places(trained), strict=True):
-            ordered[k] = {name: new.get(name, before) for name, before in models[k].items()}
-        return ordered
+def arrays_of_clients(places: Sequence[int], arrays: Arrays) -> list[Arrays]:
+    """Return each client's arrays.
 
-
-def arrays_of_places(tensors: Mapping[str, Tensor]) -> Iterator[Arrays]:
-    """Yield the arrays of each place."""
-    on_cpu = {name: values.cpu().numpy() for name, values in tensors.items()}
-    for place in range(len(next(iter(on_cpu.values())))):
-        yield {name: values[place] for name, values in on_cpu.items()}
+    Args:
+        places: which client each place holds.
+        arrays: of all places, ``(clients, *shape)`` by name.
+    """
+    place_of = {k: place for place, k in enumerate(places)}
+    return [{name: values[place_of[k]] for name, values in arrays.items()} for k in range(len(places))]
 
 
 def _one_tensor(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> Tensor:
     if all(a is arrays[0] for a in arrays):
-        one = torch.from_numpy(np.array(arrays[0])).to(device)
+        one = on_device(torch.from_numpy(np.array(arrays[0])), device)
         return one.expand(len(arrays), *one.shape).clone()
-    return torch.from_numpy(np.stack(arrays)).to(device)
+    return on_device(torch.from_numpy(np.stack(arrays)), device)

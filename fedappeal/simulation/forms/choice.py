@@ -15,7 +15,7 @@ from client.training.models import FLOAT32, arrays_of
 from client.training.noise import KEYED, seeded_noise
 from client.training.requests import Arithmetic, TrainRequest
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.forms.batched import BatchedForm, NotBatchable
 from fedappeal.simulation.forms.dry_run import DRY_RUN, check_form, short_reason
@@ -67,11 +67,6 @@ class Problem(NamedTuple):
     rule: type[LocalRule]
     pool: Callable[[], ClientsData]
 
-    @property
-    def at_once(self) -> int:
-        """The number of clients that a round asks."""
-        return min(self.config.clients_per_round or self.config.clients, self.config.clients)
-
 
 def form_of(mode: str, task: Task, module: nn.Module) -> BatchedForm | None:
     """Return the batched form of a mode; None if clients train one by one.
@@ -105,17 +100,17 @@ def choose(mode: str, problem: Problem, clock: Callable[[], float] = time.perf_c
     if not reason:
         for name in _ALLOWED[mode]:
             try:
-                form = _checked(name, problem)
+                form = _checked_form(name, problem)
             except NotBatchable as missing:
                 reason = str(missing)
                 continue
-            return _measured(form, problem, clock) if mode == AUTO and name == VMAP else Choice(name, "")
+            return _fastest(form, problem, clock) if mode == AUTO and name == VMAP else Choice(name, "")
     if mode != AUTO:
         raise ConfigError(f"mode = '{mode}' is not allowed: {reason} (auto, sequential)")
     return Choice(SEQUENTIAL, reason)
 
 
-def _checked(name: str, problem: Problem) -> BatchedForm:
+def _checked_form(name: str, problem: Problem) -> BatchedForm:
     """Return a form that does what clients do one by one.
 
     Raises:
@@ -133,9 +128,9 @@ def _checked(name: str, problem: Problem) -> BatchedForm:
     return form
 
 
-def _measured(form: BatchedForm, problem: Problem, clock: Callable[[], float]) -> Choice:
+def _fastest(form: BatchedForm, problem: Problem, clock: Callable[[], float]) -> Choice:
     """Return the faster form, batched or sequential, on the run's model and data."""
-    clients = min(problem.at_once, form.largest_batch)
+    clients = min(problem.config.resolved_clients_per_round, form.largest_batch)
     if clients < form.smallest_batch:
         return Choice(SEQUENTIAL, f"{clients} clients a round gain nothing by {form.name}")
     try:
@@ -243,7 +238,7 @@ def _requests(problem: Problem, clients: int, steps: int) -> list[TrainRequest]:
 
     What a rule adds costs both forms little.
     """
-    training = LocalTrainingSettings.of(problem.config.as_config())
+    training = problem.config.training
     arrays, draws, pool = arrays_of(problem.module), np.random.default_rng(0), problem.pool()
 
     def request(k: int) -> TrainRequest:

@@ -48,7 +48,7 @@ class Conv2d:
             return y.permute(0, 1, 4, 2, 3)
         if x.device.type in ONE_BY_ONE:
             biases = [None] * len(x) if bias is None else list(bias)
-            return _stacked(
+            return _stack(
                 functional.conv2d(a.contiguous(memory_format=_LAST), w, b, *self._how, self._groups)
                 for a, w, b in zip(x, weight, biases, strict=True)
             )
@@ -93,7 +93,7 @@ class Conv2d:
         ]
         below, of_weight, of_bias = zip(*parts, strict=True)
         return (
-            _stacked(below) if wanted[0] else None,
+            _stack(below) if wanted[0] else None,
             torch.stack(of_weight) if wanted[1] else None,
             torch.stack(of_bias) if wanted[2] else None,
         )
@@ -104,7 +104,7 @@ class Conv2d:
         return of_all
 
 
-def _stacked(activations: Iterable[Tensor]) -> Tensor:
+def _stack(activations: Iterable[Tensor]) -> Tensor:
     """Return clients' activations as one tensor whose channels are last in memory."""
     return torch.stack([one.permute(0, 2, 3, 1) for one in activations]).permute(0, 1, 4, 2, 3)
 

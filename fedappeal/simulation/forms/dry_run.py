@@ -158,8 +158,8 @@ def short_reason(message: str) -> str:
 def _equal(expected: Sequence[Sequence[Tensor]], side_by_side: dict[str, Tensor]) -> bool:
     for k, of_client in enumerate(expected):
         of_form = [gradient[k] for gradient in side_by_side.values()]
-        difference = sum(float((a - b).double().norm() ** 2) for a, b in zip(of_client, of_form, strict=True))
-        size = sum(float(a.double().norm() ** 2) for a in of_client)
+        difference = sum(float((a - b).cpu().double().norm() ** 2) for a, b in zip(of_client, of_form, strict=True))
+        size = sum(float(a.cpu().double().norm() ** 2) for a in of_client)
         if not difference <= CLOSE**2 * size + 1e-12:  # a value that is not finite is no match either
             return False
     return True

@@ -41,7 +41,7 @@ class BatchedModel:
             self.layers = {True: both, False: both}
         except NotBatchable as reason:
             try:
-                self.layers = {training: _traced(module, training) for training in (True, False)}
+                self.layers = {training: _layers_of(module, training) for training in (True, False)}
             except NotBatchable as other:
                 # Of PyTorch's own modules, a container or not, the layer says more.
                 ours = type(module).__module__.startswith("torch.nn.")
@@ -135,7 +135,7 @@ class _Tracer(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
-def _traced(module: nn.Module, training: bool) -> list[Layer]:
+def _layers_of(module: nn.Module, training: bool) -> list[Layer]:
     """Return the layers that a forward pass calls one after another.
 
     Raises:
@@ -298,7 +298,7 @@ class LayeredForm:
             raise NotBatchable(f"task '{task.name}' calls its model in a way of its own")
         self.trained: Sequence[str] = [name for name, _ in module.named_parameters()]
         self.model = BatchedModel(module)
-        self._loss_gradient = loss_gradient(task)
+        self._task, self._loss_gradient = task, loss_gradient(task)
         self._adds_up = task.loss_is_mean
 
     def add_gradient(self, clients: Cohort, batch: Split, weights: Tensor, target: Target, training: bool) -> None:
@@ -306,9 +306,7 @@ class LayeredForm:
 
         Each layer is used in each step.
         """
-        x, y = only_tensor(batch.x), only_tensor(batch.y)
-        if x is None or y is None or not x.is_floating_point():
-            raise NotBatchable("inputs are no lone tensor of floats")
+        x, y = self._tensors(batch)
         if target.keep != 1:
             torch._foreach_mul_(list(target.arrays.values()), target.keep)
         logits = self.model.forward(x, clients.trained, training)
@@ -321,6 +319,23 @@ class LayeredForm:
                 gradient[of_client, :count] = self._loss_gradient(*part)
         gradient.mul_(weights.view(*weights.shape, *[1] * (logits.ndim - weights.ndim)))
         self.model.backward(gradient, clients.trained, target.arrays, target.alpha)
+
+    def loss(self, clients: Cohort, batch: Split, weights: Tensor) -> Tensor:
+        """Return the sum of the clients' mean losses: autograd goes through the same layers."""
+        x, y = self._tensors(batch)
+        logits, task = self.model.forward(x, clients.trained, training=True), self._task
+        if task.is_plain():
+            of_examples: Tensor = task.loss(logits.flatten(0, 1), y.flatten(), reduction="none")
+            return of_examples.dot(weights.flatten())
+        counts = (weights > 0).sum(1).tolist()
+        return torch.stack([task.loss(logits[k, :n], y[k, :n]) for k, n in enumerate(counts)]).sum()
+
+    @staticmethod
+    def _tensors(batch: Split) -> tuple[Tensor, Tensor]:
+        x, y = only_tensor(batch.x), only_tensor(batch.y)
+        if x is None or y is None or not x.is_floating_point():
+            raise NotBatchable("inputs are no lone tensor of floats")
+        return x, y
 
 
 LossGradient = Callable[[Tensor, Tensor], Tensor]

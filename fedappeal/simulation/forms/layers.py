@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from client.training.noise import active_masks
 from fedappeal.simulation.forms.batched import Parameters
@@ -18,7 +19,7 @@ from fedappeal.simulation.forms.convolution import Conv2d
 
 
 class Layer(Protocol):
-    """One layer of all clients. ``backward`` belongs to the latest ``forward``.
+    """One layer of all clients. ``backward`` belongs to the latest ``forward``; autograd can take its place.
 
     Activations of images may have their channels last in memory: their shape is the same, and each layer leaves the
     order to those before it.
@@ -39,6 +40,22 @@ class Layer(Protocol):
         """
 
 
+class Product(torch.autograd.Function):
+    """``x W^T`` of all clients; a gradient of autograd's own would have W's axes the other way round in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the products."""
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the gradients, which can be differentiated again."""
+        x, weight = ctx.saved_tensors
+        return torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None, torch.bmm(grad.transpose(1, 2), x)
+
+
 class Linear:
     """``y = x W^T + b`` as one batched product."""
 
@@ -50,7 +67,11 @@ class Linear:
         weight = parameters[self._weight].transpose(1, 2)
         self._shape = x.shape
         self._x = x.flatten(1, -2)
-        if self._bias:
+        y: Tensor
+        if parameters[self._weight].requires_grad:
+            y = Product.apply(self._x, parameters[self._weight])
+            y = y.add_(parameters[self._bias].unsqueeze(1)) if self._bias else y
+        elif self._bias:
             y = torch.baddbmm(parameters[self._bias].unsqueeze(1), self._x, weight)
         else:
             y = torch.bmm(self._x, weight)
@@ -181,6 +202,9 @@ class MaxPool2d:
         first, *others = self._views(x)
         if not first.numel():
             raise ValueError(f"windows of {self._size} do not fit into inputs of {tuple(x.shape[-2:])}")
+        if x.requires_grad:
+            largest: Tensor = functional.max_pool2d(x.flatten(0, 1), self._size)
+            return largest.view(*x.shape[:2], *largest.shape[1:])
         self._indices: Tensor | None = None
         # The channels of (clients, batch, channels, height, width) may be last in memory.
         if x.device.type == "cpu" and x.ndim == 5 and x.stride(2) == 1 and x.shape[2] > 1:
@@ -242,10 +266,10 @@ class EachExample:
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
         """Return the outputs of a module that treats each example by itself."""
         with torch.enable_grad():
-            self._x = x.detach().requires_grad_()
+            self._x = x if x.requires_grad else x.detach().requires_grad_()
             y: Tensor = self._module(self._x.flatten(0, 1))
             self._y = y.view(*x.shape[:2], *y.shape[1:])
-        return self._y.detach()
+        return self._y if x.requires_grad else self._y.detach()
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
         """Return the gradient of the inputs by PyTorch's autograd."""

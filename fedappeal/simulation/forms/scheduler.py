@@ -18,6 +18,7 @@ import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
+from client.training.devices import Launched, on_host
 from client.training.noise import Noise, keyed_dropout, seeded_noise
 from client.training.requests import (
     Arithmetic,
@@ -32,7 +33,7 @@ from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.evaluation import ClientsEvaluation, evaluates_own, own_evaluations
 from fedappeal.simulation.forms import batched
-from fedappeal.simulation.forms.batched import BatchedForm, ModelParts, arrays_of_places, line_up, steps_of_rows
+from fedappeal.simulation.forms.batched import BatchedForm, ModelParts, arrays_of_clients, line_up, steps_of_rows
 from fedappeal.simulation.pool import ClientsData
 
 Request = TrainRequest | GradientRequest | EvaluateRequest
@@ -41,6 +42,12 @@ EVALUATED = 256
 """Examples a client that are differentiated at once."""
 AT_ONCE = 512
 """Most clients that are under way at once."""
+UNDER_WAY_BYTES = 2 << 30
+"""Most bytes of the models that they hold."""
+_HELD = 4
+"""Models of a client under way: its own, the one that it measures, the one from which it trains, its result."""
+ON_DEVICE = 1 << 30
+"""Bytes of results on an accelerator above which they are waited for before more is calculated."""
 DONE_AT_ONCE = 8192
 """Replies after which no further clients begin, of clients that neither train nor evaluate."""
 
@@ -64,7 +71,7 @@ class ClientQueue(Arithmetic):
         """Add a client under a name; it runs only from `results` on."""
         self._waiting[name] = client
 
-    def results(self, names: Sequence[str]) -> dict[str, Any]:
+    def results(self, names: Sequence[str], train: bool = True) -> dict[str, Any]:
         """Return results of named clients, once some have theirs.
 
         All clients that wait may run up to where they train, so that the ones that train do so as one batch; a client
@@ -72,13 +79,14 @@ class ClientQueue(Arithmetic):
 
         Args:
             names: clients that were given to `start` and whose result was not returned yet; others are passed over.
+            train: whether clients train; else they run as far as they only measure, and there may be no result.
         """
         present = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
         while present:
             self._begin(present)
             while self._may_go_on() and any(n in self._waiting for n in present):
                 self._begin(present)
-            if any(name in self._done for name in present):
+            if any(name in self._done for name in present) or not (train or self._measuring()):
                 break
             self._run_on(present)
         return {name: self._done.pop(name) for name in present if name in self._done}
@@ -94,17 +102,16 @@ class ClientQueue(Arithmetic):
         """Run the named clients, and others in free places, to their first request."""
         first = dict.fromkeys(name for name in clients if name in self._waiting)
         others = (name for name in self._waiting if name not in first)
-        room = self._at_once - len(self._halted)
+        # Without room one begins where none of the named can go on; more would measure one after another.
+        room = max(self._at_once - len(self._halted), not any(name in self._halted for name in clients))
         self._trained_alone = False
-        for name in list(islice(chain(first, others), max(room, 1))):
+        for name in list(islice(chain(first, others), room)):
             client = greenlet(self._waiting.pop(name))
             self._resume(name, client, client.switch)
 
     def _run_on(self, clients: Sequence[str]) -> None:
         """Answer clients' requests, and resume the clients."""
-        asked: dict[str, Request] = {
-            name: request for name, (_, request) in self._halted.items() if isinstance(request, EvaluateRequest)
-        }
+        asked: dict[str, Request] = self._measuring()
         if not asked:
             # Only training is due: of the named clients, and of others while they fit into the same batches.
             due = [name for name in clients if name in self._halted]
@@ -116,6 +123,10 @@ class ClientQueue(Arithmetic):
             client, _ = self._halted.pop(name)
             step = client.throw if isinstance(result, Exception) else client.switch
             self._resume(name, client, partial(step, result))
+
+    def _measuring(self) -> dict[str, Request]:
+        """Return the requests of clients that wait for a measurement, by client."""
+        return {name: request for name, (_, request) in self._halted.items() if isinstance(request, EvaluateRequest)}
 
     def _resume(self, name: str, client: greenlet, step: Callable[[], Any]) -> None:
         """Resume a client to its end or its next request."""
@@ -146,6 +157,12 @@ class ClientQueue(Arithmetic):
         raise NotImplementedError
 
 
+def clients_at_once(model: nn.Module) -> int:
+    """Return the most clients that are under way at once with a model of this size."""
+    size: int = _HELD * sum(tensor.nbytes for tensor in model.state_dict().values())
+    return max(1, min(AT_ONCE, UNDER_WAY_BYTES // max(size, 1)))
+
+
 class BatchScheduler(ClientQueue):
     """The arithmetic of many clients at once, on a pool's data.
 
@@ -153,10 +170,13 @@ class BatchScheduler(ClientQueue):
         pool: the clients' data.
         form: how gradients of several clients are found at once.
         workers: share the forward passes of evaluations; None: one pass after another.
+        at_once: most clients that are under way at once.
     """
 
-    def __init__(self, pool: ClientsData, form: BatchedForm, workers: Executor | None = None) -> None:
-        super().__init__(form.largest_batch)
+    def __init__(
+        self, pool: ClientsData, form: BatchedForm, workers: Executor | None = None, at_once: int = AT_ONCE
+    ) -> None:
+        super().__init__(form.largest_batch, max(at_once, form.largest_batch))
         self.smallest_batch = form.smallest_batch
         self._pool = pool
         self._form = form
@@ -183,41 +203,52 @@ class BatchScheduler(ClientQueue):
     def _answers(self, requests: Sequence[Request]) -> list[Any]:
         """Return answers to requests, group by group.
 
-        An error belongs to all requests of its batch.
+        An error belongs to all requests of its batch; one of the copy from an accelerator, to all that it is of.
         """
         groups: dict[object, list[int]] = {}
         for i, request in enumerate(requests):
             groups.setdefault((request.group, self._size(request)), []).append(i)
-        answers: dict[int, Any] = {}
+        slices: list[list[int]] = []
         for members in groups.values():
-            slices = [members]
-            if not isinstance(requests[members[0]], EvaluateRequest):
-                most = self._form.largest_batch
-                slices = [members[i : i + most] for i in range(0, len(members), most)]
-            for part in slices:
-                answers |= zip(part, self._batch([requests[i] for i in part]), strict=True)
+            measures = isinstance(requests[members[0]], EvaluateRequest)
+            most = len(members) if measures else self._form.largest_batch
+            slices += [members[i : i + most] for i in range(0, len(members), most)]
+        answers: dict[int, Any] = {}
+        launched: list[Launched] = []
+        parts: list[list[int]] = []
+        for part in slices:
+            parts.append(part)
+            launched.append(self._batch([requests[i] for i in part]))
+            if part is slices[-1] or _bytes(launched) > ON_DEVICE:
+                for members, read in zip(parts, _read(launched), strict=True):
+                    failed = isinstance(read, Exception)
+                    answers |= zip(members, [read] * len(members) if failed else read, strict=True)
+                parts, launched = [], []
         return [answers[i] for i in range(len(requests))]
 
-    def _size(self, request: Request) -> int:
-        """Return a step's examples where all clients need equally many; else 0."""
-        if isinstance(request, EvaluateRequest) or not self._form.one_size:
-            return 0
+    def _size(self, request: Request) -> tuple[int, int]:
+        """Return steps, and examples a step, where all clients need equally many; else 0."""
+        steps = size = 0
         if isinstance(request, TrainRequest):
-            return int(request.batches.shape[1])
-        return len(request.data) if request.batch is None else len(request.batch)
+            steps, size = request.batches.shape
+        elif isinstance(request, GradientRequest):
+            size = len(request.data) if request.batch is None else len(request.batch)
+        stacks = isinstance(request, TrainRequest) and request.rule.stacks
+        return steps * stacks, size * self._form.one_size
 
-    def _batch(self, requests: Sequence[Any]) -> Sequence[Any]:
-        """Return the answers to one group's requests, calculated at once."""
+    def _batch(self, requests: Sequence[Any]) -> Launched:
+        """Return the calculation of the answers to one group's requests."""
         first = requests[0]
         try:
             if isinstance(first, EvaluateRequest):
                 return self._evaluate(requests) if first.shared else own_evaluations(requests)
-            if len(requests) < self._form.smallest_batch or self._is_too_long(requests):
-                alone = Arithmetic.train if isinstance(first, TrainRequest) else Arithmetic.gradient
-                return [answer(partial(alone, self), request) for request in requests]
-            return self._train(requests) if isinstance(first, TrainRequest) else self._gradients(requests)
+            if len(requests) >= self._form.smallest_batch and not self._is_too_long(requests):
+                return self._train(requests) if isinstance(first, TrainRequest) else self._gradients(requests)
+            alone = Arithmetic.train if isinstance(first, TrainRequest) else Arithmetic.gradient
+            answers = [answer(partial(alone, self), request) for request in requests]
         except Exception as error:
-            return [error] * len(requests)
+            answers = [error] * len(requests)
+        return Launched({}, lambda _: answers)
 
     def _is_too_long(self, requests: Sequence[Any]) -> bool:
         """Whether gradients must be found in one step, by too many examples."""
@@ -226,15 +257,20 @@ class BatchScheduler(ClientQueue):
             return False
         return max(len(r.data if r.batch is None else r.batch) for r in requests) > EVALUATED
 
-    def _evaluate(self, requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
+    def _evaluate(self, requests: Sequence[EvaluateRequest]) -> Launched:
         first = requests[0]
         of_clients = {request.place: request.data for request in sorted(requests, key=lambda request: request.place)}
         examples, clients = self._pool.examples(first.split, of_clients), list(of_clients)
-        measured = self._evaluated.of(first, examples, clients)
-        return [measured[request.place] for request in requests]
+        calculation = self._evaluated.of(first, examples, clients)
+
+        def read(arrays: Arrays) -> list[Evaluation]:
+            measured = dict(zip(clients, calculation.read(arrays), strict=True))
+            return [measured[request.place] for request in requests]
+
+        return Launched(calculation.tensors, read)
 
     @torch.no_grad()
-    def _train(self, requests: Sequence[TrainRequest]) -> list[Arrays]:
+    def _train(self, requests: Sequence[TrainRequest]) -> Launched:
         first = requests[0]
         examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
         device = examples.device
@@ -243,15 +279,24 @@ class BatchScheduler(ClientQueue):
         lined_up = [requests[k] for k in places]
         parts = self._model_parts(first.model)
         clients = parts.stacked([r.arrays for r in lined_up], device)
-        terms = type(first.rule).batched_terms([r.rule for r in lined_up], clients.trained)
         # Of what is not drawn by key, one stream for all clients of a batch, a pure function of who they are.
         stream = Noise(first.seed, f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}", first.server_round)
         with seeded_noise(stream, device), keyed_dropout([r.noise for r in lined_up], side_by_side=True):
-            batched.train(self._form, clients, examples, batches, first.training, terms)
-        return parts.given_back(clients.trained, places, [r.arrays for r in requests])
+            if first.rule.stacks:
+                batched.train_stacked(self._form, clients, examples, batches, first.training, first.rule)
+            else:
+                terms = type(first.rule).batched_terms([r.rule for r in lined_up], clients.trained)
+                batched.train(self._form, clients, examples, batches, first.training, terms)
+        before = [r.arrays for r in requests]
+
+        def read(arrays: Arrays) -> list[Arrays]:
+            after = arrays_of_clients(places, arrays)
+            return [{n: new.get(n, a) for n, a in old.items()} for old, new in zip(before, after, strict=True)]
+
+        return Launched(clients.trained, read)
 
     @torch.no_grad()
-    def _gradients(self, requests: Sequence[GradientRequest]) -> list[Arrays]:
+    def _gradients(self, requests: Sequence[GradientRequest]) -> Launched:
         examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
         spans = [examples.span(r.place) for r in requests]
         minibatches = [
@@ -262,8 +307,7 @@ class BatchScheduler(ClientQueue):
         models = [requests[k].arrays for k in places]
         clients = self._model_parts(requests[0].model).stacked(models, examples.device)
         of_places = batched.gradients(self._form, clients, examples, batches)
-        by_client = dict(zip(places, arrays_of_places(of_places), strict=True))
-        return [by_client[k] for k in range(len(requests))]
+        return Launched(of_places, partial(arrays_of_clients, places))
 
     def _model_parts(self, module: nn.Module) -> ModelParts:
         if module not in self._parts:
@@ -271,8 +315,23 @@ class BatchScheduler(ClientQueue):
         return self._parts[module]
 
 
-def answer(ask: Callable[[Any], Any], request: Request) -> Any:
-    """Return one client's answer, or its error."""
+def _bytes(calculations: Sequence[Launched]) -> int:
+    return sum(tensor.nbytes for one in calculations for tensor in one.tensors.values())
+
+
+def _read(calculations: Sequence[Launched]) -> list[Any]:
+    """Return each calculation's answers, or its error, by one copy to the host."""
+    tensors = {(i, name): tensor for i, one in enumerate(calculations) for name, tensor in one.tensors.items()}
+    try:
+        arrays = on_host(tensors)
+    except Exception as error:
+        return [error] * len(calculations)
+    parts = ({name: arrays[i, name] for name in one.tensors} for i, one in enumerate(calculations))
+    return [answer(one.read, part) for one, part in zip(calculations, parts, strict=True)]
+
+
+def answer(ask: Callable[[Any], Any], request: Any) -> Any:
+    """Return an answer, or its error."""
     try:
         return ask(request)
     except Exception as error:

@@ -8,7 +8,10 @@ and the backward pass, two thirds of the work, runs without vmap's cost an opera
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
+from weakref import proxy
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +64,8 @@ class VmapForm:
         # PyTorch says of each operation without a batching rule of its own that it is slow; `auto` measures that.
         torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
         self.objective = Objective(task, copy.deepcopy(module))
+        if any(isinstance(layer, nn.RNNBase) for layer in module.modules()):
+            _unroll_recurrent()
         if device.type in ONE_BY_ONE:
             for layer in self.objective.modules():
                 if (client_by_client := _EACH_CLIENT.get(type(layer))) is not None:
@@ -69,7 +74,8 @@ class VmapForm:
         self._rates: dict[str, float] = {}
         """Dropout of each attention layer."""
         self._switch(True)
-        self._losses = vmap(self._loss, in_dims=(0, 0, None, 0, 0), randomness="different")
+        loss = partial(VmapForm._loss, proxy(self))  # a cycle would hold the model's copy when the form is gone
+        self._losses = vmap(loss, in_dims=(0, 0, None, 0, 0), randomness="different")
 
     def _loss(
         self, trained: list[Tensor], unlike: Parameters, shared: Mapping[str, Tensor], x: Any, y: Any
@@ -83,19 +89,25 @@ class VmapForm:
 
         ``weights`` are those of a mean.
         """
-        if self.objective.training != training:
-            self._switch(training)
-        values = [clients.trained[name].detach().requires_grad_() for name in self.trained]
+        values = {name: clients.trained[name].detach().requires_grad_() for name in self.trained}
         with torch.enable_grad():
-            losses = self._losses(values, dict(clients.own), dict(clients.shared), batch.x, batch.y)
+            loss = self.loss(replace(clients, trained=values), batch, weights, training)
             # No model of these branches on its values: a parameter is used by all clients, or by none.
-            of_clients = torch.autograd.grad(losses.sum(), values, allow_unused=True)
+            of_clients = torch.autograd.grad(loss, list(values.values()), allow_unused=True)
         used = {name: g for name, g in zip(self.trained, of_clients, strict=True) if g is not None}
         arrays = [target.arrays[name] for name in used]
         if target.keep != 1:
             torch._foreach_mul_(arrays, target.keep)
         torch._foreach_add_(arrays, list(used.values()), alpha=target.alpha)
         self.unused = [name for name in self.trained if name not in used]
+
+    def loss(self, clients: Cohort, batch: Split, weights: Tensor, training: bool = True) -> Tensor:
+        """Return the sum of the clients' mean losses, which can be differentiated again; as of `add_gradient`."""
+        if self.objective.training != training:
+            self._switch(training)
+        values = [clients.trained[name] for name in self.trained]
+        losses: Tensor = self._losses(values, dict(clients.own), dict(clients.shared), batch.x, batch.y)
+        return losses.sum()
 
     def _switch(self, training: bool) -> None:
         """Switch to training or evaluation mode.
@@ -110,6 +122,18 @@ class VmapForm:
                 layer.training, layer.dropout = True, rate if training else 0.0
             elif isinstance(layer, nn.TransformerEncoderLayer):
                 layer.training = True
+
+
+@cache
+def _unroll_recurrent() -> torch.library.Library:
+    """Give vmap PyTorch's decompositions of recurrent layers, for which it has no rule; they last with the result."""
+    from torch._decomp import decomposition_table
+
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        layer = getattr(torch.ops.aten, name).input
+        library.impl(layer, decomposition_table[layer], "FuncTorchBatchedDecomposition")  # type: ignore[no-untyped-call]
+    return library
 
 
 class _EachClient(torch.autograd.Function):

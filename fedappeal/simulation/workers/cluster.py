@@ -1,7 +1,5 @@
-"""Ray: a cluster that is there, or one of this machine alone, on loopback and with a token."""
+"""Ray: a cluster that is there, and workers that are its actors."""
 
-import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,25 +9,13 @@ from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.packages import require
 
-LOOPBACK = "127.0.0.1"
-_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-OWN = {
-    "RAY_AUTH_MODE": "token",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # where this is off, all of Ray's ports are on loopback
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_agent_register_timeout_ms": "300000",  # Ray's 30 s are short on a busy machine
-    "RAY_worker_register_timeout_seconds": "300",
-}
-"""Ray's environment where this program starts it."""
-
 
 @dataclass(frozen=True)
 class RayOptions:
     """The options for Ray.
 
     Attributes:
-        address: of a cluster; ``auto``: as Ray finds it; empty: none, this machine alone.
+        address: of a cluster; ``auto``: as Ray finds it; empty: none.
         cpus: that each worker, or each run of several, asks for.
         gpus: the same of GPUs.
     """
@@ -55,16 +41,17 @@ def check_ray() -> None:
     Raises:
         ConfigError: names the extra.
     """
-    require("workers need Ray", "sim", "ray")
+    require("a cluster needs Ray", "sim", "ray")
 
 
-def check_workers(workers: int, config: RunConfig) -> None:
+def check_workers(workers: int, config: RunConfig, options: RayOptions) -> None:
     """Check that a run's clients can be shared out.
 
     Raises:
-        ConfigError: Ray is not installed, or there are more workers than clients.
+        ConfigError: there are more workers than clients, or Ray is to have them and is not installed.
     """
-    check_ray()
+    if options.address:
+        check_ray()
     clients = config.clients + config.unseen_clients
     if not 0 <= workers <= clients:
         raise ConfigError(
@@ -86,52 +73,23 @@ def ray_cluster(options: RayOptions, at_once: int) -> Iterator[Any]:
         The module.
 
     Raises:
-        ConfigError: the cluster cannot be reached, or started, or has less.
+        ConfigError: the cluster cannot be reached, or has less.
     """
     check_ray()
-    address, cpus, gpus = options.address, at_once * options.cpus, at_once * options.gpus
-    if not address:
-        os.environ.update(OWN)
-        if not any(os.environ.get(key) for key in _TOKENS):
-            os.environ[_TOKENS[0]] = secrets.token_hex(32)  # the processes that Ray starts inherit it
     import ray
 
     ours = not ray.is_initialized()
     if ours:
-        _connect(ray, address, cpus)
+        try:
+            ray.init(options.address, log_to_driver=False, configure_logging=False)
+        except Exception as error:  # Ray raises RuntimeError, ConnectionError, ValueError, Exception
+            raise ConfigError(f"ray = '{options.address}' is not allowed: {one_line(error)}") from None
     try:
-        if ours and not address:
-            _check_loopback(ray)
-        _check_room(ray, cpus, gpus)
+        _check_room(ray, at_once * options.cpus, at_once * options.gpus)
         yield ray
     finally:
         if ours:
             ray.shutdown()
-
-
-def _connect(ray: Any, address: str, cpus: float) -> None:
-    """Connect to a cluster, or start one; retry once.
-
-    A node gives its own processes fixed seconds to start, which a busy machine may not have the first time.
-    """
-    here: dict[str, Any] = {} if address else {"num_cpus": -int(-cpus // 1), "include_dashboard": False}
-    what = f"ray = '{address}' is not allowed" if address else "Ray cannot be started on this machine"
-    for last in (True,) if address else (False, True):
-        try:
-            ray.init(address or "local", log_to_driver=False, configure_logging=False, **here)
-        except Exception as error:  # Ray raises RuntimeError, ConnectionError, ValueError, Exception
-            if last:
-                raise ConfigError(f"{what}: {one_line(error)}") from None
-        else:
-            return
-
-
-def _check_loopback(ray: Any) -> None:
-    if (addresses := {str(node["NodeManagerAddress"]) for node in ray.nodes()}) != {LOOPBACK}:
-        raise ConfigError(
-            f"Ray listens at {', '.join(sorted(addresses))}, not at {LOOPBACK} alone: this program had imported ray "
-            "before; set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before that"
-        )
 
 
 def _check_room(ray: Any, cpus: float, gpus: float) -> None:
@@ -177,6 +135,9 @@ def room_for(ray: Any, workers: int, options: RayOptions) -> Iterator[list[Any]]
 class WorkerLost(Exception):
     """A worker does not answer any more; the message says why."""
 
+    def __init__(self, why: str) -> None:
+        super().__init__(f"a worker is lost: {why}")
+
 
 @dataclass
 class RayWorker:
@@ -199,7 +160,3 @@ class RayWorker:
                 raise WorkerLost(one_line(error)[:300]) from None
 
         return wait
-
-    def end(self) -> None:
-        """End the actor, if it is still there."""
-        self.ray.kill(self.actor)

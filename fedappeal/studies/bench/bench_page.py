@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
 from fedappeal.studies.bench.design import BASELINE, CORE, LEAST, RATES, TASKS, Cell, cells
 from fedappeal.studies.bench.ignition import LIVES, Level, draw, ignition, survival
-from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Numbers, Results
-from fedappeal.studies.record import recorded_runs
+from fedappeal.studies.study_record import recorded_runs
 from fedappeal.studies.table import with_spread
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.system.files import replace_file
@@ -170,7 +170,7 @@ def write_page(results: BenchResults, folder: Path) -> Path:
     head = ["# Who keeps its volunteers", _summary(results)]
     head += [f"![share of seeds that live, by goodwill]({PICTURE}.png)"] if of else []
     head.append(_TEXTS["lives"])
-    tail = ["## What we do not conclude", _TEXTS["not-concluded"], "## How it was made", _made(results)]
+    tail = ["## What we do not conclude", _TEXTS["not-concluded"], "## How it was made", _origin(results)]
     lives, others, *by_task = tables(results)
     headline = _headline(results, "regret", "regret than with FedAvg")
     _write(folder / MEASURES, ["# Retention, regret, worst decile and bytes", headline, _TEXTS["measures"]], by_task)
@@ -210,7 +210,7 @@ def _seeds(results: BenchResults) -> str:
     return " to ".join(map(str, dict.fromkeys((numbers[0], numbers[-1])))) if numbers else "no"
 
 
-def _made(results: BenchResults) -> str:
+def _origin(results: BenchResults) -> str:
     lines = [f"- not run here: {row}: {reason}" for row, reason in results.skipped.items()]
     lines += [f"- failed: {run}: {reason}" for run, reason in results.failed.items()]
     lines += [f"- {name}: its file has the SHA-256 {source}..." for name, source in results.sources.items()]

@@ -48,7 +48,7 @@ class BenchTask(Part):
 
 
 class BenchBehaviour(Part):
-    """A clients' behaviour of the benchmark.
+    """A behaviour of clients in the benchmark.
 
     Attributes:
         title: a line about it.

@@ -7,8 +7,8 @@ level are the curve; isotonic regression (scipy) makes it rise, and exact binomi
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedappeal.studies.bench.bench_results import BenchResults
 from fedappeal.studies.bench.design import BASELINE, CORE, TASKS, Cell
-from fedappeal.studies.bench.results import BenchResults
 from fedappeal.views.comparison.measures import COLOURS, new_figure, save
 
 LIVES = 20.0

@@ -15,13 +15,13 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
+from fedappeal.studies.bench.bench_results import NAME, RESULTS, BenchResults, measures
 from fedappeal.studies.bench.design import CORE, SEEDS, Cell, cells
-from fedappeal.studies.bench.results import NAME, RESULTS, BenchResults, measures
 from fedappeal.studies.experiment import Arm, Experiment
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import make_plan
-from fedappeal.studies.record import versions_of
 from fedappeal.studies.results import Row
+from fedappeal.studies.study_record import versions_of
 
 QUICK_PART: tuple[tuple[str, ...], ...] = (("digits",), (CORE,), ("fedavg", "maxfl", "fedadam"))
 QUICK_SEEDS = 8

@@ -100,11 +100,11 @@ class CIFAR10(PartitionedTask):
 
     def read(self) -> tuple[Pixels, Labels]:
         """Return all images and labels; read once a process."""
-        return _pooled(FILES.find_or_download(self.data_dir).resolve(), self.num_examples // len(BATCHES))
+        return _all_images(FILES.find_or_download(self.data_dir).resolve(), self.num_examples // len(BATCHES))
 
 
 @cache
-def _pooled(folder: Path, batch: int) -> tuple[Pixels, Labels]:
+def _all_images(folder: Path, batch: int) -> tuple[Pixels, Labels]:
     """Return all images and labels of batches that hold ``batch`` images each."""
     pixels = np.empty((len(BATCHES) * batch, *SHAPE), dtype=np.uint8)
     labels = np.empty(len(pixels), dtype=np.int64)

@@ -43,7 +43,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             if head[:3] != bytes((0, 0, _UNSIGNED_BYTE)) or len(head) < 4 or len(sizes) < 4 * head[3]:
                 raise ValueError(f"{path} is not an idx file of unsigned bytes")
             shape = tuple(int(size) for size in np.frombuffer(sizes, dtype=">u4"))
-            data = file.read(_bounded(path, math.prod(shape)) + 1)
+            data = file.read(_allowed_size(path, math.prod(shape)) + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not a whole gzip file: {error}") from None
     if len(data) != math.prod(shape):
@@ -55,7 +55,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8).reshape(shape)
 
 
-def _bounded(path: Path, size: int) -> int:
+def _allowed_size(path: Path, size: int) -> int:
     """Return a size if data may have it in memory, else raise ValueError."""
     try:
         check_size(size, "its values")

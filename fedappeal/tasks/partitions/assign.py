@@ -340,7 +340,7 @@ def clients_setting(settings: TaskSettings) -> str:
     return f"clients = {settings.clients}{unseen}"
 
 
-def split(settings: TaskSettings, client: int | str, rows: Rows) -> tuple[Rows, Rows]:
+def split_rows(settings: TaskSettings, client: int | str, rows: Rows) -> tuple[Rows, Rows]:
     """Split a client's rows at random into train and test rows, at least one each.
 
     The share ``train-share`` goes to train. Of these rows the first ``max-train-examples`` are kept; the test rows
@@ -357,7 +357,7 @@ def split(settings: TaskSettings, client: int | str, rows: Rows) -> tuple[Rows, 
 
 
 def sizes(settings: TaskSettings, rows: int) -> tuple[int, int]:
-    """Return the numbers of a client's train and test rows by `split`."""
+    """Return the numbers of a client's train and test rows by `split_rows`."""
     cut = min(max(round(settings.train_share * rows), 1), rows - 1)
     return min(cut, settings.max_train_examples or cut), rows - cut
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedappeal.protocol.foreign_text import as_cell, as_markdown
 from fedappeal.system.packages import require
-from fedappeal.views.comparison.result import Comparison, RunLike, compare_runs, read_runs
+from fedappeal.views.comparison.recorded_runs import RunLike, read_runs
+from fedappeal.views.comparison.result import Comparison, compare_runs
 from fedappeal.views.comparison.table import TextTable, comparison_tables
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def compare(
         ``task``, ``group``, ``measure``; ``mean``, ``low`` and ``high`` of its 95 % interval, ``n`` seeds;
         ``difference`` from the baseline over the ``pairs`` seeds that both have, ``difference_low``,
         ``difference_high``, ``wins`` (seeds for which the group is better) and ``verdict`` (``undecided``
-        where the interval holds 0). Shares are numbers from 0 to 1. ``attrs["notes"]`` names what is odd about
-        the runs.
+        where the interval holds 0, or Holm's correction over its task's differences leaves it open). Shares are
+        numbers from 0 to 1. ``attrs["notes"]`` names what is odd about the runs.
 
     Warns:
         UserWarning: a run is not finished, so that all were compared after an earlier round.
@@ -126,10 +127,10 @@ def _foreign(table: TextTable) -> TextTable:
 
     A run's folder's names are among them.
     """
-    return TextTable(table.title, _shown(table.header), tuple(map(_shown, table.rows)))
+    return TextTable(table.title, _escaped_cells(table.header), tuple(map(_escaped_cells, table.rows)))
 
 
-def _shown(cells: Iterable[str]) -> tuple[str, ...]:
+def _escaped_cells(cells: Iterable[str]) -> tuple[str, ...]:
     return tuple(map(as_markdown, cells))
 
 

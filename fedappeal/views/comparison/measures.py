@@ -281,10 +281,10 @@ def kept(lines: Lines, clients: int, rounds: int) -> float | None:
         clients: their number.
         rounds: number of the run's last rounds that count.
     """
-    return fmean(_sent(line) / clients for line in lines[-rounds:]) if lines else None
+    return fmean(_number_joined(line) / clients for line in lines[-rounds:]) if lines else None
 
 
-def _sent(line: Mapping[str, int]) -> int:
+def _number_joined(line: Mapping[str, int]) -> int:
     """Return how many clients joined, surplus and refused ones included.
 
     Surplus ones came after enough others; FedALIGN refuses updates.

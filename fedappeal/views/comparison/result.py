@@ -5,210 +5,17 @@ Their means, and paired differences from a baseline.
 
 import json
 import math
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
-from fedappeal.core.registry import STRATEGIES
-from fedappeal.protocol.foreign_text import all_printable
-from fedappeal.protocol.keys import RUN_KEY
-from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.record.lines import CONFIG, HISTORY
-from fedappeal.record.reader import SUMMED, Record
+from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.settings.rounds import AUTO
-from fedappeal.system.wording import natural_order, plural
-from fedappeal.views.comparison.measures import JOINED, LATE, ROUNDS, Lines, Measure, run_measures
-from fedappeal.views.comparison.statistics import Difference, Interval
-
-
-class HasPath(Protocol):
-    """A run of the Python interface: it knows its folder."""
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-
-
-_COUNTED = ("round", "asked", "joined")
-"""What each line of a history counts."""
-_OTHERS_COUNTED = (*(key for key in SUMMED if key != "seconds"), "surplus", "evaluated", "expected")
-"""What a line counts besides; runs of earlier versions have not all of these."""
-
-_LARGEST = 1e300
-"""Of finite floats: sums of larger ones overflow."""
-
-RunLike = str | os.PathLike[str] | HasPath
-
-
-@dataclass(frozen=True, eq=False)
-class RecordedRun:
-    """One run, as its folder records it.
-
-    Attributes:
-        name: its folder without what all have in common.
-        settings: all that it was run with, in the recorded order.
-        lines: its history so far; at least one line.
-        early_end: why it ended before its last round; empty where it did not.
-        finished: whether it is over; else it is under way, or was interrupted.
-        metric: the task's primary metric.
-        damage: one line for each of its files that does not fit its checksums.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
-    lines: Lines
-    early_end: str = ""
-    finished: bool = True
-    metric: Metric = ACCURACY
-    damage: tuple[str, ...] = ()
-
-    @property
-    def task(self) -> str:
-        """The run's task."""
-        return str(self.settings["task"])
-
-    @property
-    def seed(self) -> int:
-        """The seed of all its draws."""
-        return int(self.settings["seed"])
-
-    @property
-    def policy(self) -> str:
-        """Its participation policy; ``auto``: the default of a strategy that is not ours."""
-        policy, strategy = str(self.settings.get("participation", AUTO)), self.settings["strategy"]
-        return STRATEGIES.load(strategy).policy if policy == AUTO and strategy in STRATEGIES.built_in else policy
-
-    @property
-    def last_round(self) -> int:
-        """The last round of its history."""
-        return int(self.lines[-1]["round"])
-
-    @property
-    def measured(self) -> str:
-        """How many clients measured the last evaluated model, ``2 of 3``.
-
-        Empty if all did.
-        """
-        last_one = next((line for line in reversed(self.lines) if line.get("expected")), {})
-        asked, answered = last_one.get("expected", 0), last_one.get("evaluated", 0)
-        return f"{answered} of {asked}" if answered < asked else ""
-
-    def until(self, server_round: int) -> "RecordedRun":
-        """Return the run as of a round."""
-        return replace(self, lines=[line for line in self.lines if int(line["round"]) <= server_round])
-
-
-def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], list[str]]:
-    """Read runs from their folders, or from folders that hold such folders.
-
-    Returns:
-        The runs in the order in which they are named, those of one folder by its sub-folders' names; and the names of
-        runs under such a folder that have no finished round yet.
-
-    Raises:
-        ConfigError: nothing is named, a folder holds no run, or a run is named twice or has no finished round.
-    """
-    folders = [runs] if isinstance(runs, str | os.PathLike) or hasattr(runs, "path") else list(runs)
-    paths = [Path(run if isinstance(run, str | os.PathLike) else run.path) for run in folders]
-    if not paths:
-        raise ConfigError("runs = [] is not allowed: at least one folder of a run")
-    run_paths = [path for folder in paths for path in find_runs(folder)]
-    read, empty = [], []
-    for path, name in zip(run_paths, _names(run_paths), strict=True):
-        record = Record(path)
-        record.check()
-        settings = _settings(record)
-        if lines := _history(record):
-            read.append(_recorded(record, name, settings, lines))
-        elif path in paths:
-            raise ConfigError(f"'{path}' has no finished round to compare")
-        else:
-            empty.append(name)
-    if not read:
-        raise ConfigError(f"'{paths[0]}' holds no run with a finished round")
-    return read, empty
-
-
-def find_runs(folder: Path) -> list[Path]:
-    """Return the folders of all runs below a folder, in natural order.
-
-    Or a run's folder itself; ``seed-2`` before ``seed-10``.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if (folder / CONFIG).exists():
-        return [folder]
-    if not folder.is_dir():
-        raise ConfigError(f"'{folder}' is not the folder of a run: there is no such folder")
-    runs: list[Path] = []
-    for path, folders, files in os.walk(folder):
-        if CONFIG in files and RUN_KEY in Record(Path(path)).config:  # models have a config.json too
-            runs.append(Path(path))
-            folders.clear()  # what a run leaves below its folder is no run
-    if not runs:
-        raise ConfigError(
-            f"'{folder}' is not the folder of a run and holds none: no run's {CONFIG} is in or below it"
-        )
-    return sorted(runs, key=lambda path: [natural_order(name) for name in path.relative_to(folder).parts])
-
-
-def _settings(record: Record) -> Mapping[str, Any]:
-    settings: dict[str, Any] = all_printable(record.settings)
-    for key in ("seed", "rounds"):
-        if type(settings[key]) is not int:
-            raise ConfigError(
-                f"'{record.path}' is not the folder of a run: {key} = {settings[key]!r} in its {CONFIG}"
-            )
-    return settings
-
-
-def _history(record: Record) -> list[dict[str, Any]]:
-    """Return the lines of a run's history.
-
-    Raises:
-        ConfigError: they are damaged.
-    """
-    lines = record.history
-    for number, line in enumerate(lines, start=1):
-        missing = [key for key in _COUNTED if not isinstance(line.get(key), int)]
-        missing += [key for key in _OTHERS_COUNTED if not isinstance(line.get(key, 0), int)]
-        odd = [key for key, value in line.items() if key != "failures" and not _is_figure(value)]
-        if faults := missing + odd:
-            raise ConfigError(
-                f"file '{record.path / HISTORY}' cannot be read: line {number}: {faults[0]} is no such number"
-            )
-    return lines
-
-
-def _is_figure(value: object) -> bool:
-    """Whether a value of the history is a usual number, or null."""
-    if isinstance(value, float):
-        return math.isinf(value) or not abs(value) > _LARGEST  # that of a model that diverged may be no number
-    return value is None or (isinstance(value, int) and abs(value) < 2**63)
-
-
-def _recorded(record: Record, name: str, settings: Mapping[str, Any], lines: Lines) -> RecordedRun:
-    last = int(lines[-1]["round"])
-    end = record.standing.end or {}
-    reason = str(end.get("reason", "")) if int(end.get("round", 0)) >= last else ""
-    finished = bool(reason) or last >= int(settings["rounds"])
-    return RecordedRun(name, settings, lines, reason, finished, record.metric, tuple(record.damage.values()))
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    absolute = [Path(os.path.realpath(path)) for path in paths]
-    if twice := next((path for n, path in enumerate(absolute) if path in absolute[:n]), None):
-        raise ConfigError(f"a run is named twice: '{twice}'")
-    if len(absolute) == 1:
-        return [absolute[0].name]
-    common = Path(os.path.commonpath([path.parent for path in absolute]))
-    return [str(path.relative_to(common)) for path in absolute]
-
+from fedappeal.system.wording import plural
+from fedappeal.views.comparison.measures import JOINED, LATE, ROUNDS, Measure, run_measures
+from fedappeal.views.comparison.recorded_runs import RecordedRun
+from fedappeal.views.comparison.statistics import Difference, Interval, holm
 
 _NEVER = frozenset({"seed", "out", "resume", "schedule-rounds", "start-timeout", "start-after"})
 """Settings that make no group: the seed, and what says where and when a run takes place."""
@@ -281,6 +88,10 @@ class Group:
         settings = (("task", self.task), *self.settings)
         words = {f"{key}={value}" for key, value in settings} | {value for _, value in settings}
         return all(word in words for word in name.split())
+
+    def until(self, server_round: int) -> "Group":
+        """Return the group with its runs as of a round."""
+        return replace(self, runs=tuple(run.until(server_round) for run in self.runs))
 
     def by_seed(self, measure: Measure) -> dict[int, float]:
         """Return a measure's finite numbers by seed; runs of one seed by their mean."""
@@ -367,6 +178,10 @@ class Result:
     interval: Interval
     difference: Difference | None
 
+    def corrected(self, p: float) -> "Result":
+        """Return the result with the verdict that a corrected p allows."""
+        return replace(self, difference=self.difference.corrected(p)) if self.difference else self
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -392,6 +207,26 @@ class Comparison:
     def measures(self) -> list[Measure]:
         """The measures for which any group has a number."""
         return list(dict.fromkeys(result.measure for result in self.results))
+
+    def is_same(self, measure: Measure) -> bool:
+        """Whether a measure is the same in every group and seed."""
+        of_measure = (result for result in self.results if result.measure == measure)
+        differences = [result.difference for result in of_measure if result.group != self.baseline]
+        others = sum(group != self.baseline for group in self.groups)
+        return len(differences) == others and all(one and one.is_none for one in differences)
+
+    @property
+    def tested(self) -> dict[Result, float]:
+        """The p values of the differences that are tested: those of measures that are not the same in all runs."""
+        differing = {measure for measure in self.measures if not self.is_same(measure)}
+        tested = (result for result in self.results if result.measure in differing)
+        return {r: r.difference.p for r in tested if r.difference and r.difference.p is not None}
+
+    def corrected(self) -> "Comparison":
+        """Return the comparison with verdicts after Holm's correction over all that is tested in it."""
+        tested = self.tested
+        adjusted = dict(zip(tested, holm([*tested.values()]), strict=True))
+        return replace(self, results=tuple(r.corrected(adjusted.get(r, 0.0)) for r in self.results))
 
     def of_measures(self, keys: Sequence[str]) -> "Comparison":
         """Return the comparison of some measures alone, in their keys' order.
@@ -429,23 +264,23 @@ def compare_runs(
     Raises:
         ConfigError: no group of a task is called as the baseline, or no task has a measure.
     """
-    comparisons = [_compared(groups, choose_baseline(groups, baseline)) for groups in group_runs(runs, each_run)]
+    comparisons = [_comparison(groups, choose_baseline(groups, baseline)) for groups in group_runs(runs, each_run)]
     if not measures:
-        return comparisons
+        return [comparison.corrected() for comparison in comparisons]
     keys = {name: name.strip().replace("_", "-") for name in measures}
     all_keys = dict.fromkeys(m.key for comparison in comparisons for m in comparison.measures)
     by_key = {key.replace("_", "-"): key for key in all_keys}
     if unknown := [name for name, key in keys.items() if key not in by_key]:
         raise ConfigError(f"measures = '{unknown[0]}' is not allowed: {', '.join(all_keys)}")
     order = [by_key[key] for key in keys.values()]
-    return [comparison.of_measures(order) for comparison in comparisons]
+    return [comparison.of_measures(order).corrected() for comparison in comparisons]
 
 
-def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
+def _comparison(groups: Sequence[Group], baseline: Group) -> Comparison:
     metric = baseline.runs[0].metric
     unfinished = [run for group in groups for run in group.runs if not run.finished]
     after = min((run.last_round for run in unfinished), default=0)
-    cut = {group: _until(group, after) if after else group for group in groups}
+    cut = {group: group.until(after) if after else group for group in groups}
     several_policies = policies_differ(groups)
     results = []
     every_last = {run.last_round for group in cut.values() for run in group.runs}
@@ -461,17 +296,10 @@ def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
                 difference = None if group == cut[baseline] else compared
                 interval = Interval.of(list(values.values()), measure.is_share)
                 results.append(Result(group, measure, interval, difference))
-    notes = (*_unfinished(unfinished, after), *(note for group in groups for note in _notes(group)))
-    return Comparison(tuple(cut.values()), cut[baseline], after, metric, tuple(results), notes)
-
-
-def _until(group: Group, server_round: int) -> Group:
-    return replace(group, runs=tuple(run.until(server_round) for run in group.runs))
-
-
-def _unfinished(runs: Iterable[RecordedRun], after: int) -> list[str]:
-    states = [f"{run.name} (round {run.last_round} of {run.settings['rounds']})" for run in runs]
-    return [f"not finished: {', '.join(states)}; all runs are compared after round {after}"] if states else []
+    states = ", ".join(f"{run.name} (round {run.last_round} of {run.settings['rounds']})" for run in unfinished)
+    notes = [f"not finished: {states}; all runs are compared after round {after}"] if states else []
+    notes += [note for group in groups for note in _notes(group)]
+    return Comparison(tuple(cut.values()), cut[baseline], after, metric, tuple(results), tuple(notes))
 
 
 def _notes(group: Group) -> list[str]:

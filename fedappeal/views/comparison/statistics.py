@@ -6,6 +6,9 @@ for proportions of clustered samples (Dean and Pagano, Journal of Survey Statist
 
 A difference of shares lies between -1 and 1. Its t interval is cut there: the true mean is never in what is cut off,
 so the interval covers it exactly as often (Mandelkern, Statistical Science 17, 2002, 149-172).
+
+Which differences are more than chance is said after Holm's correction over all that were tested (Scandinavian Journal
+of Statistics 6, 1979, 65-70).
 """
 
 import math
@@ -56,6 +59,15 @@ def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
         else:
             high = middle
     return math.sqrt(degrees) * math.tan(high)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values by Holm's step-down correction, in their order."""
+    adjusted, largest = [1.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, (len(p_values) - rank) * p_values[place])
+        adjusted[place] = min(1.0, largest)
+    return adjusted
 
 
 @dataclass(frozen=True)
@@ -114,11 +126,13 @@ class Difference:
         wins: seeds for which the group is better; None where neither way is.
         verdict: ``undecided`` where the interval holds 0, ``level`` where all that it holds is shown as 0, else which
             way the group differs; empty without interval.
+        p: of the two-sided t test that the mean is 0; None without interval.
     """
 
     interval: Interval
     wins: int | None
     verdict: Verdict
+    p: float | None = None
 
     @classmethod
     def of(
@@ -143,15 +157,30 @@ class Difference:
             return None
         sign = -1.0 if better == "lower" else 1.0
         interval = Interval.of(differences)
+        p = _p(interval)
         if of_shares and interval.low is not None and interval.high is not None:
             interval = replace(interval, low=max(-1.0, interval.low), high=min(1.0, interval.high), is_share=True)
         wins = sum(sign * difference > 0 for difference in differences) if better else None
-        return cls(interval, wins, _verdict(interval, better, least))
+        return cls(interval, wins, _verdict(interval, better, least), p)
+
+    def corrected(self, p: float) -> "Difference":
+        """Return the difference, ``undecided`` where a corrected p leaves it open which way it is."""
+        is_open = p > 1 - CONFIDENCE and self.verdict not in ("", "level")
+        return replace(self, verdict="undecided") if is_open else self
 
     @property
     def is_none(self) -> bool:
         """Whether the group's numbers are the baseline's."""
         return self.interval.mean == 0 and not self.interval.half
+
+
+def _p(interval: Interval) -> float | None:
+    if interval.half is None:
+        return None
+    if not interval.half:
+        return float(interval.mean == 0)
+    t, degrees = abs(interval.mean) / interval.half * t_quantile(interval.n - 1), interval.n - 1
+    return max(0.0, 1 - t_probability(math.atan(t / math.sqrt(degrees)), degrees))
 
 
 def _verdict(interval: Interval, better: Better, least: float) -> Verdict:

@@ -140,7 +140,8 @@ def _means(comparison: Comparison, where: str) -> TextTable:
         for measure in comparison.measures
     ]
     header, *settings = _settings(comparison.groups)
-    seeds = ("seeds", *(_seeds(group) for group in comparison.groups))
+    counts = [len(group.seeds) for group in comparison.groups]
+    seeds = ("seeds", *(str(count) if count > 1 else "1, no interval" for count in counts))
     return TextTable(f"Results{where}: {what}", header, (*settings, seeds, *rows))
 
 
@@ -152,11 +153,6 @@ def _settings(groups: Sequence[Group]) -> list[tuple[str, ...]]:
     else:
         policies = []
     return [*((key, *(dict(group.settings).get(key, NONE) for group in groups)) for key in keys), *policies]
-
-
-def _seeds(group: Group) -> str:
-    count = len(group.seeds)
-    return str(count) if count > 1 else "1, no interval"
 
 
 def _mean(result: Result | None, group: Group) -> str:
@@ -171,15 +167,14 @@ def _differences(comparison: Comparison, others: Sequence[Group], where: str) ->
 
     A measure that is the same in every group and seed has no row.
     """
-    rows, tests = [], 0
-    for measure in comparison.measures:
+    rows = []
+    for measure in (measure for measure in comparison.measures if not comparison.is_same(measure)):
         differences = [r.difference if (r := comparison.of(group, measure)) else None for group in others]
-        if not all(difference is not None and difference.is_none for difference in differences):
-            rows.append((measure.title, *(_difference(difference, measure) for difference in differences)))
-            tests += sum(bool(difference and difference.verdict) for difference in differences)
+        rows.append((measure.title, *(_difference(difference, measure) for difference in differences)))
     rows = rows or [("all measures", *("the same" for _ in others))]
     title = f"Differences from {comparison.baseline.label}{where}, paired over seeds; k/n: better in k of n"
-    title += f"; {plural(tests, 'test')} at 95 %: of equal ones 1 in 20 differs by chance" if tests else ""
+    tests = len(comparison.tested)
+    title += f"; {plural(tests, 'test')} at 95 %, Holm's correction over all of them" if tests else ""
     header, *settings = _settings(others)
     return TextTable(title, header, (*settings, *rows))
 

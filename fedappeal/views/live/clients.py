@@ -14,7 +14,8 @@ from fedappeal.protocol.foreign_text import SHOWN_ID, one_line, printable
 from fedappeal.record.decisions import unpack_decisions
 from fedappeal.record.looks import shown_as
 from fedappeal.system.wording import natural_order
-from strategies.rounds.exchange.exchange import NO_ANSWER, SLOW_ALONE
+from strategies.rounds.exchange.exchange import SLOW_ALONE
+from strategies.rounds.exchange.replies import NO_ANSWER, plain_reason
 
 RECENT = 20
 """Rounds of which a client's decisions are shown."""
@@ -25,9 +26,8 @@ MOST_SHOWN = 500
 MOST_REFUSED = 50
 _REASON = 160
 _WORD = 16
-_EXPIRED = tuple(f"Error: {what} Unavailable" for what in ("Message", "Reply Message", "Node"))
-"""How Flower's reasons begin where a client was gone, or took no message before the message's time was over."""
-_LISTED_NODE = ("online", "registered")
+_BESIDE_THE_RUN = {"online": "connected", "registered": "registered"}
+"""The states of nodes beside the run, by their status."""
 _ATTENTION = ("failed", "away", "resting", "silent", "slow", "waiting")
 """States of clients that need attention, the worst first; they come first where not all are shown."""
 _MOST_ATTENTION = 9
@@ -112,22 +112,27 @@ class RunClients:
             if (client := self._client(_id(name))) is not None:
                 client.why = server_round, plain_reason(one_line(reason, _REASON))
 
-    def section(self) -> dict[str, Any]:
-        """Return the page's rows, and the numbers of clients by state."""
-        nodes = self.nodes_by_client()
+    def section(self, last: Mapping[int, str] | None = None) -> dict[str, Any]:
+        """Return the page's rows, those that need attention first, and the numbers of clients by state.
+
+        Args:
+            last: of a federation's page, which lists all members: what a node did last in another run, by its id.
+        """
+        nodes, listed = self.nodes_by_client(), _BESIDE_THE_RUN
         taken = {node.node_id for node in nodes.values()}
         rows = [
             self._row(name, self._clients[name], nodes.get(name)) for name in sorted(self._clients, key=natural_order)
         ]
         refused = {node for node, _ in self._refused}
+        if last is not None:
+            listed, refused = {**listed, "offline": "offline"}, set()
         for node in self.nodes or ():
-            if node.node_id not in taken and str(node.node_id) not in refused and node.status in _LISTED_NODE:
-                state = "connected" if node.status == "online" else "registered"
-                rows.append(_row_of(_id(node.client_id), state, node))
+            if node.node_id not in taken and str(node.node_id) not in refused and node.status in listed:
+                row = _row_of(_id(node.client_id), listed[node.status], node)
+                rows.append({**row, "why": (last or {}).get(node.node_id, "")})
         counts = Counter(row["state"] for row in rows)
         troubled = [row for state in _ATTENTION for row in rows if row["state"] == state]
-        if len(rows) > MOST_SHOWN:
-            rows.sort(key=lambda row: row["state"] not in _ATTENTION)
+        rows.sort(key=lambda row: row["state"] not in _ATTENTION)
         return {
             "rows": rows[:MOST_SHOWN],
             "attention": troubled[:_MOST_ATTENTION],
@@ -148,6 +153,12 @@ class RunClients:
         pairs = ((name, by_node.get(client.node) or by_id.get(name)) for name, client in self._clients.items())
         return {name: node for name, node in pairs if node is not None}
 
+    def last_decisions(self) -> Iterator[tuple[int, str, int]]:
+        """Yield the id of each node that decided, its last decision, and the round of that."""
+        for client, node in self.nodes_by_client().items():
+            for number, word in list(self._clients[client].recent)[-1:]:
+                yield node.node_id, _OF_DECISION.get(word, word), number
+
     def refused(self) -> list[dict[str, Any]]:
         """Return the nodes that were refused or are not available, the latest first."""
         names = {str(node.node_id): printable(node.name, SHOWN_ID) for node in self.nodes or ()}
@@ -163,6 +174,8 @@ class RunClients:
         number, last = client.recent[-1] if client.recent else (0, "")
         if last == "left" and number > client.returned:
             return "left"
+        if node is not None and node.status == UNREGISTERED:
+            return UNREGISTERED
         if node is not None and node.status != "online":
             return "away"
         if client.waits:
@@ -215,13 +228,11 @@ def _latest(lines: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _row_of(name: str, state: str, node: Node | None) -> dict[str, Any]:
-    seen = {"name": printable(node.name, SHOWN_ID), "seen": printable(node.last_seen, 40)} if node else {}
-    return {"client": name, "state": state, "name": "", "seen": "", "recent": [], "why": "", "answered": 0, **seen}
-
-
-def plain_reason(reason: str) -> str:
-    """Return why a client failed, in words of ours where they are Flower's."""
-    return NO_ANSWER if reason.startswith(_EXPIRED) else reason
+    row = {"client": name, "state": state, "name": "", "seen": "", "recent": [], "why": "", "answered": 0, "node": ""}
+    if node is not None:
+        row |= {"name": printable(node.name, SHOWN_ID), "seen": printable(node.last_seen, 40)}
+        row |= {"node": str(node.node_id) if node.status != UNREGISTERED else ""}
+    return row
 
 
 def _id(value: object) -> str:

@@ -23,7 +23,8 @@ from fedappeal.record.reader import (
     is_figure,
 )
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.live.clients import RunClients, plain_reason
+from fedappeal.views.live.clients import RunClients
+from strategies.rounds.exchange.replies import plain_reason
 
 MOST_ROUNDS = 200
 """Rounds, the latest ones, that the page lists."""
@@ -132,7 +133,7 @@ class LiveRun:
                 "name": printable(self._metric.name, 40),
                 "share": self._metric.is_share,
             },
-            "columns": [_described(column) for column in shown_in(PAGE, self._metric)],
+            "columns": [_column_facts(column) for column in shown_in(PAGE, self._metric)],
             "sums": dict(self._snapshot.totals),
             "latest": self.rounds[-1] if self.rounds else None,
         }
@@ -157,7 +158,7 @@ class LiveRun:
         return settings, str(kind), int(figure(settings.get("rounds")))
 
 
-def _described(column: Column) -> dict[str, Any]:
+def _column_facts(column: Column) -> dict[str, Any]:
     """Return a column's description for the page."""
     figure_of_model = column.averaged == MEAN
     return {"key": column.key, "title": printable(column.title, 40), "unit": column.unit, "figure": figure_of_model}

@@ -1,4 +1,4 @@
-"""The live page as an app: its files, the stream of what changes, the charts, stop and resume."""
+"""The live page as an app: its files, the stream of what changes, the charts, and what its buttons do."""
 
 import json
 import logging
@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.actions import NotDone
 from fedappeal.views.live.clients import client_names
+from fedappeal.views.live.members import CHANGES
 from fedappeal.views.live.view import SHARE, View
 from fedappeal.views.report.charts import PLOTLY
 from fedappeal.views.report.recorded import NO_NAMES
@@ -75,7 +77,7 @@ class Charts:
             made_of = (path, _size(path))
             wanted = self._clock() >= self._due or self._over() or path != self._made_of[0]
             if made_of != self._made_of and wanted:
-                self._text, self._made_of = _made(path, self._names), made_of
+                self._text, self._made_of = _charts_text(path, self._names), made_of
                 self._due = self._clock() + max(SHORTEST, (self._spent() - began) / SHARE)
             return f'{{"again":{max(0.0, self._due - self._clock()):.1f},{self._text[1:]}'
 
@@ -87,7 +89,7 @@ def _size(path: Path | None) -> int:
         return 0
 
 
-def _made(path: Path | None, names: Callable[[Path], Mapping[str, str]]) -> str:
+def _charts_text(path: Path | None, names: Callable[[Path], Mapping[str, str]]) -> str:
     """Return the charts as JSON, or why there are none."""
     made: dict[str, Any] = {"note": "charts come with the first finished round", "verdict": "", "charts": []}
     try:
@@ -132,6 +134,7 @@ def page_app(view: View, events: Events) -> Starlette:
         "resume": lambda body: view.resume(_total(_text(body, "rounds"))),
         "start": lambda body: view.start(_text(body, "file")),
         "choose": lambda body: view.choose(_text(body, "run")),
+        **{name: partial(view.change_members, name) for name in CHANGES},
     }
 
     def report(request: Request) -> Response:

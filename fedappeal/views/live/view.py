@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fedappeal.record.reader import INTERRUPTED, RUNNING, WAITING
 from fedappeal.views.live.actions import STOPPED, ForeignRun, NotDone
 from fedappeal.views.live.clients import STATES, RunClients
 from fedappeal.views.live.live_run import LiveRun
+from fedappeal.views.live.members import CHANGES, Members
 
 ASKED_EVERY = 3.0
 """Seconds, at least, between two questions to the SuperLink; `ASKED_WITHIN`: at most."""
@@ -41,6 +42,7 @@ class View:
         lists_runs: whether the SuperLink's runs are shown; not those of one that has this run alone.
         root: the SuperLink's working folder, where runs' relative folders start; None: it is not known here.
         runs_as: a folder of runs, and what it is called outside of this container; ``("", "")``: the same.
+        members: those of the SuperLink, where this page changes them.
 
     Attributes:
         superlink: as above; `fedappeal local` has one as soon as its run has begun.
@@ -55,8 +57,12 @@ class View:
         root: Path | None = None,
         runs_as: tuple[str, str] = ("", ""),
         clock: Callable[[], float] = time.monotonic,
+        members: Members | None = None,
     ) -> None:
         self.superlink = superlink
+        self._members = members
+        self._last: dict[int, str] | None = None if members is None else {}
+        self._invitations: dict[str, Any] | None = None
         self._actions, self._lists_runs, self._root, self._clock = actions, lists_runs, root, clock
         self._runs_as = runs_as
         self._chosen = "" if path is None else None
@@ -156,6 +162,20 @@ class View:
             self._chosen = ""
         return done
 
+    def change_members(self, change: str, body: Mapping[str, Any]) -> str:
+        """Make one of `CHANGES` that a body describes; return what it says.
+
+        Raises as `stop`, and ConfigError.
+        """
+        if self._members is None:
+            raise NotDone("members are not changed from this page: `fedappeal federation` does it")
+        try:
+            return CHANGES[change](self._members, body)
+        except ControlError as error:
+            raise NotDone(str(error)) from None
+        finally:
+            self._next_question = 0.0
+
     def choose(self, run_id: str) -> str:
         """Show a run of the SuperLink on all open pages; empty for its latest.
 
@@ -211,6 +231,12 @@ class View:
             self._problem = ""
         except ControlError as error:
             nodes, self._problem = None, printable(error)
+        if self._members is not None:
+            self._invitations = self._members.section()
+            seen = ((run, self._folder(run)) for run in reversed(self._runs))
+            others = [(run, path) for run, path in seen if path is not None and path != self.path]
+            if nodes is not None:
+                self._last = self._members.last_decisions(others, nodes, lambda run: run.status in _UNDER_WAY)
         self._certificate.superlink = superlink
         dates = self._certificate.validity()
         self._warning = dates.warning(f"the certificate of {superlink.address}") if dates else ""
@@ -296,7 +322,8 @@ class View:
             }
         return {
             "run": run,
-            "clients": clients.section(),
+            "clients": clients.section(self._last),
+            "members": self._invitations,
             "refused": clients.refused(),
             "failures": seen.failures() if seen else [],
             "superlink": superlink,

@@ -34,7 +34,7 @@ class MetricsPort:
     address: str = LOOPBACK
 
     def __post_init__(self) -> None:
-        """Check it, as far as it can be without listening.
+        """Check the address, without listening at it.
 
         Raises:
             ConfigError: the port or the address is not allowed, or the extra is not installed.
@@ -103,11 +103,10 @@ class ConnectedClients:
         """Return the number of online nodes; None if the SuperLink does not say."""
         with self._alone:
             if self.superlink and time.monotonic() - self._asked > _KEPT:
-                from fedappeal.flower.control import ControlError, control
+                from fedappeal.flower.control import ControlError
 
                 try:
-                    with control(self.superlink.address, self.superlink.root_certificates) as api:
-                        self._count = sum(node.status == "online" for node in api.nodes())
+                    self._count = sum(node.status == "online" for node in self.superlink.nodes())
                 except ControlError:
                     self._count = None
                 self._asked = time.monotonic()

@@ -18,7 +18,8 @@ from fedappeal.record.looks import JOINED, ON_REQUEST, shown_as
 from fedappeal.record.reader import Record, Snapshot, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.wording import natural_order
-from fedappeal.views.comparison.result import RecordedRun, text_of
+from fedappeal.views.comparison.recorded_runs import RecordedRun
+from fedappeal.views.comparison.result import text_of
 
 MOST = 400
 """Cells in each direction: more are finer than a screen."""
@@ -125,7 +126,7 @@ def _cells(number: int) -> NDArray[np.intp]:
 
 
 def _ends(things: Sequence[Any], cells: NDArray[np.intp]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the first and the last thing of each cell."""
+    """Return the first and the last item of each cell."""
     first = [int(n) for n in np.flatnonzero(np.diff(cells, prepend=-1))]
     last = [*(n - 1 for n in first[1:]), len(things) - 1]
     return tuple(things[n] for n in first), tuple(things[n] for n in last)
@@ -199,10 +200,10 @@ def reported_run(path: Path, run: RecordedRun, names: Mapping[str, str] = NO_NAM
         first, last = ([names.get(c, c) for c in ids] for ids in (participation.clients, participation.last_clients))
         participation = replace(participation, clients=tuple(first), last_clients=tuple(last))
     failures = Snapshot(rounds=run.lines).failures.most_common(MOST_REASONS)
-    return ReportedRun(run, participation, _measured(path, run, names), failures, _facts(path))
+    return ReportedRun(run, participation, _clients(path, run, names), failures, _facts(path))
 
 
-def _measured(path: Path, run: RecordedRun, names: Mapping[str, str]) -> tuple[int, Sequence[MeasuredClient]]:
+def _clients(path: Path, run: RecordedRun, names: Mapping[str, str]) -> tuple[int, Sequence[MeasuredClient]]:
     last = Record(path).last_measurements
     if last is None:
         return 0, ()

@@ -15,15 +15,8 @@ from fedappeal.system.files import replace_file
 from fedappeal.system.wording import plural
 from fedappeal.views.comparison.export import left_out
 from fedappeal.views.comparison.measures import Measure
-from fedappeal.views.comparison.result import (
-    Comparison,
-    RecordedRun,
-    Result,
-    compare_runs,
-    find_runs,
-    read_runs,
-    used_settings,
-)
+from fedappeal.views.comparison.recorded_runs import RecordedRun, find_runs, read_runs
+from fedappeal.views.comparison.result import Comparison, Result, compare_runs, used_settings
 from fedappeal.views.comparison.table import TextTable, comparison_tables, interval_text
 from fedappeal.views.report import charts
 from fedappeal.views.report.charts import Chart
@@ -70,7 +63,7 @@ def linked_script(file: str) -> str:
 
 
 def page(title: str, sections: Sequence[Section], script: str) -> str:
-    """Return the page; ``script``: the element with Plotly's script.
+    """Return the page's HTML; ``script`` is the element with Plotly's script.
 
     All texts of others (ids, reasons, settings) are escaped; charts travel as JSON that no text can leave.
     """
@@ -255,10 +248,10 @@ def run_verdict(run: RecordedRun) -> str:
         ended = f"finished its {plural(total, 'round')}"
     else:
         ended = f"has run {run.last_round} of {total} rounds"
-    return " ".join([f"{who}, {ended}.", *_rated(run), _took_part(run)])
+    return " ".join([f"{who}, {ended}.", *_outcome_lines(run), _took_part(run)])
 
 
-def _rated(run: RecordedRun) -> list[str]:
+def _outcome_lines(run: RecordedRun) -> list[str]:
     line = next((line for line in reversed(run.lines) if line.get(run.metric.column) is not None), None)
     if line is None:
         return ["No model was evaluated."]

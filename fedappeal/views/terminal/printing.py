@@ -89,7 +89,7 @@ def say(
 
 
 def say_where(console: Console, what: str, place: Path | str, facts: Mapping[str, object] = NO_FACTS) -> None:
-    """Print a place as an unbroken word that a shell takes.
+    """Print a path or address as one unbroken word, quoted for the shell.
 
     Arguments as in `say`.
     """

@@ -102,7 +102,7 @@ class _RoundLines:
             self.end()
 
     def end(self) -> None:
-        """Print the latest round, unless it was."""
+        """Print the latest round if it was not printed yet."""
         if self._unprinted is not None:
             self._view.watch("round", self._unprinted)
         self._unprinted = None

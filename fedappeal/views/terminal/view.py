@@ -118,7 +118,7 @@ class RunView:
             self._say(text)
 
     def stop(self) -> None:
-        """Stop showing progress, and the clock: trackers may be waited for yet."""
+        """Stop the progress and the clock, before trackers are waited for."""
         self._status.stop()
         self._stopped = self._stopped or time.monotonic()
 

@@ -41,7 +41,7 @@ class MLflow(Tracker):
         logging.getLogger("mlflow.store.db").setLevel(logging.WARNING)  # a new store is no news
         uri = self.settings.uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
         self._client: Any = MlflowClient(tracking_uri=uri)
-        self._id = run.id or self._made(run)
+        self._id = run.id or self._new_run_id(run)
         if run.id:
             self._client.update_run(self._id, status="RUNNING")
         self._log_settings(run)
@@ -62,7 +62,7 @@ class MLflow(Tracker):
         """Set the run's status."""
         self._client.set_terminated(self._id, _STATUS[how])
 
-    def _made(self, run: TrackedRun) -> str:
+    def _new_run_id(self, run: TrackedRun) -> str:
         name = self.settings.experiment
         present = self._client.get_experiment_by_name(name)
         experiment = present.experiment_id if present else self._client.create_experiment(name)

@@ -63,7 +63,7 @@ class Tracker(Plugin):
         require(asked, cls.extra, *cls.needs)
 
     def begin(self, run: TrackedRun) -> str:
-        """Begin, or continue where ``run.id`` is given; return the id to continue under, empty: none."""
+        """Begin a record, or continue ``run.id``; return the id to continue under, or ''."""
         return ""
 
     def round(self, number: int, metrics: Mapping[str, float]) -> None:
@@ -73,7 +73,7 @@ class Tracker(Plugin):
         """Record the finished run's model, a safetensors file."""
 
     def end(self, how: str) -> None:
-        """End: the run is ``finished``, ``interrupted`` (it can be continued) or ``failed``."""
+        """End the record: the run is ``finished``, ``interrupted`` (it can be continued) or ``failed``."""
 
 
 TRACKERS = Registry("track", "fedappeal.trackers", Tracker, BUILT_IN["track"])

@@ -33,7 +33,7 @@ _LARGEST = 2**1000  # a whole number that a float can hold
 
 
 class Following(threading.Thread):
-    """Feeds one tracker from one run's folder, until told that the run is over."""
+    """Feeds one tracker from one run's folder until the run is over."""
 
     def __init__(self, name: str, make: MakeTracker, folder: Path, say: Say, patience: float = PATIENCE) -> None:
         super().__init__(name=f"tracker-{name}", daemon=True)
@@ -49,7 +49,7 @@ class Following(threading.Thread):
         self._follower = Follower(folder)
 
     def over(self, how: str) -> None:
-        """Say that the run has ended, and how; its files are complete."""
+        """Tell the thread how the run has ended, once its files are complete."""
         self._how = how
         self._alive_at = time.monotonic()
         self._over.set()
@@ -63,7 +63,7 @@ class Following(threading.Thread):
                 return
 
     def run(self) -> None:
-        """Follow the run; the thread's own."""
+        """Follow the run in this thread."""
         try:
             config = self._folder / CONFIG
             while not config.is_file() and not self._over.wait(_POLL):
@@ -178,7 +178,7 @@ class Tracking:
             self.begin(number)
 
     def begin(self, number: int) -> None:
-        """Follow the run of that number, unless it is followed."""
+        """Follow a run by its number, unless it is followed already."""
         if number in self._waiting:
             self._waiting.remove(number)
             self._running[number] = [
@@ -188,7 +188,7 @@ class Tracking:
                 following.start()
 
     def ended(self, number: int, reason: str) -> None:
-        """The run of that number is over; ``reason``: why it failed, or empty."""
+        """Record that a run is over; ``reason`` says why it failed, else empty."""
         self.begin(number)
         self._end(number, FAILED if reason else "")
 

@@ -49,8 +49,8 @@ class WandB(Tracker):
         return str(self._run.id)
 
     def round(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Log all columns; the step is the round."""
-        self._run.log(dict(metrics), step=number)
+        """Log all columns at once, not with the next round's; the step is the round."""
+        self._run.log(dict(metrics), step=number, commit=True)
 
     def model(self, path: Path) -> None:
         """Log the model as an artefact."""

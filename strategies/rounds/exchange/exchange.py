@@ -3,10 +3,11 @@
 Flower's own `Grid.send_and_receive` sleeps for 3 seconds between polls and holds every reply at once.
 """
 
+import sys
 import time
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
@@ -16,6 +17,8 @@ from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol.packing import Allowance, content_size
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.pace import FACTOR, AnswerTime, Pace
+from strategies.rounds.exchange.replies import NO_ANSWER
+from strategies.rounds.round import RoundRecord
 
 FIRST_POLL = 0.01
 """Seconds between the first polls for replies."""
@@ -27,7 +30,6 @@ _LATE_AT_ONCE = 4
 _EXPIRY = 1.0
 """Seconds before the deadline in which the SuperLink's word that a message has expired means a missed deadline."""
 NOT_SENT = "the message could not be sent"
-NO_ANSWER = "no answer before the deadline"
 SLOW_ALONE = "slow alone"
 """Beginning of the reason for which a client is waited for less."""
 SURVEY = "survey"
@@ -66,163 +68,141 @@ class Channel:
         self.pace.binds |= self.inbox.remote
 
 
+@dataclass
 class Exchange:
-    """One exchange under one deadline. Send, then poll until it is over, then close it.
+    """One exchange under one deadline.
 
     Attributes:
-        bytes_up: serialized size of the replies' contents so far, the same in every runtime.
-        bytes_down: that of the messages'.
-        over: whether no further reply is waited for.
+        channel: the run's.
+        record: counts bytes: the serialized sizes of contents, the same in every runtime.
+        deadline: on the channel's clock.
+        kind: of the exchange, among which answer times are compared.
+        model_bytes: size of a reply that carries a model; bounds how many are pulled at once.
+        allowance: what one reply may hold; by default no model.
+        needs_all: whether slow clients are waited for until the deadline all the same.
+        silent: once it is over, the clients without a reply, each with the reason; first those not reached.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        deadline: float,
-        kind: str,
-        *,
-        model_bytes: int = 0,
-        allowance: Allowance | None = None,
-        needs_all: bool = False,
-    ) -> None:
-        """Begin.
+    channel: Channel
+    record: RoundRecord
+    deadline: float
+    kind: str
+    _: KW_ONLY
+    model_bytes: int = 0
+    allowance: Allowance = field(default_factory=Allowance)
+    needs_all: bool = False
 
-        Args:
-            channel: the run's.
-            deadline: on the channel's clock.
-            kind: of the exchange, among which answer times are compared.
-            model_bytes: size of a reply that carries a model; bounds how many are pulled at once.
-            allowance: what one reply may hold; None: no model.
-            needs_all: whether slow clients are waited for until the deadline all the same.
-        """
-        self.bytes_up = self.bytes_down = 0
-        self.over = False
-        self._channel = channel
-        self._deadline = deadline
-        self._at_once = max(1, PULLED_AT_ONCE // max(1, model_bytes))
+    def __post_init__(self) -> None:
+        self.silent: list[tuple[Member, str]] = []
+        self._at_once = max(1, PULLED_AT_ONCE // max(1, self.model_bytes))
         self._left: dict[str, Member] = {}
-        self._wait, self._offset = FIRST_POLL, 0
-        self._kind, self._allowance = kind, allowance or Allowance()
-        self._paced = channel.pace.binds and not needs_all
+        self._paced = self.channel.pace.binds and not self.needs_all
         self._asked: dict[str, float] = {}
         self._looked: dict[str, float] = {}
         self._answers: dict[str, AnswerTime] = {}
         self._times: list[float] = []
 
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the deadline."""
-        return self._deadline - self._channel.clock()
+    def replies(
+        self, waves: Iterator[Sequence[Addressed]], missing: Callable[[], int] = lambda: sys.maxsize
+    ) -> Iterator[Addressed]:
+        """Ask wave after wave, and yield each reply as it comes, in the order of the messages.
 
-    @property
-    def open(self) -> bool:
-        """Whether some client has not answered yet."""
+        It is over where no client is left that is asked and waited for, or time is up. A wave is asked as soon as the
+        clients that have not answered yet could not make up for what is missing, so while they still train. Clients
+        that missed a deadline have as long to answer as the others take.
+
+        Args:
+            waves: the messages to clients that are asked together, made when a wave is due.
+            missing: returns how many replies are still looked for. As many of the first unanswered clients are
+                pulled, so that the first joiners in order are the ones that count, and none has to be held.
+        """
+        channel, wait, place = self.channel, FIRST_POLL, 0
+        while self._ask(waves, missing()):
+            overdue, waited, window = channel.clock() >= self.deadline, self._awaited_ids(), missing()
+            candidates = list(self._left)
+            if 0 < window < len(waited) and not overdue:
+                first = set(waited[:window])
+                candidates = [i for i, member in self._left.items() if i in first or not self._waits_for(member)]
+            offset = place % len(candidates)
+            ids = (candidates[offset:] + candidates[:offset])[: self._at_once]
+            if (yield from self._pull(ids)):
+                wait, place = FIRST_POLL, offset
+                continue
+            if (place := offset + len(ids)) < len(candidates):
+                continue
+            place = 0
+            if overdue or not waited:
+                break
+            channel.sleep(max(0.0, min(wait, self._seconds_left)))
+            wait = min(LAST_POLL, wait * 1.5)
+        self._close()
+
+    def _ask(self, waves: Iterator[Sequence[Addressed]], missing: int) -> bool:
+        """Push the messages of waves that are due; return whether some client has not answered yet."""
+        expected = len(self._left) if self._awaited_ids() else 0
+        while missing > expected and self._seconds_left > 0 and (messages := next(waves, ())):
+            reached = self._send(messages)
+            if any(map(self._waits_for, reached)):
+                expected += len(reached)
         return bool(self._left)
 
-    @property
-    def expected(self) -> int:
-        """The number of clients that may still answer.
-
-        0 where none of them is waited for.
-        """
-        return len(self._left) if self._waited() else 0
-
-    def send(self, messages: Sequence[Addressed]) -> tuple[list[Member], list[Member]]:
-        """Push messages; return the clients reached, in order, and those not reached."""
-        ids = list(self._channel.grid.push_messages([message for _, message in messages]))
+    def _send(self, messages: Sequence[Addressed]) -> list[Member]:
+        """Push messages; return the clients reached, in order."""
+        ids = list(self.channel.grid.push_messages([message for _, message in messages]))
         ids += [""] * (len(messages) - len(ids))
         sizes: dict[int, int] = {}
         reached: list[Member] = []
-        unreached: list[Member] = []
         for (member, message), message_id in zip(messages, ids, strict=True):
             if not message_id:
-                unreached.append(member)
+                self.silent.append((member, NOT_SENT))
                 continue
             self._left[message_id] = member
-            self._asked[member.client_id] = self._channel.clock()
+            self._asked[member.client_id] = self.channel.clock()
             reached.append(member)
-            self.bytes_down += content_size(message.content, sizes)
-        return reached, unreached
+            self.record.bytes_down += content_size(message.content, sizes)
+        return reached
 
-    def waits_for(self, member: Member) -> bool:
+    @property
+    def _seconds_left(self) -> float:
+        return self.deadline - self.channel.clock()
+
+    def _waits_for(self, member: Member) -> bool:
         """Whether a client's answer is waited for.
 
         It is where the client missed no deadline since its last answer, and is not too slow.
         """
-        if member.client_id in self._channel.absent:
+        if member.client_id in self.channel.absent:
             return False
         return not (self._paced and self._past_patience(member.client_id))
 
-    def poll(self, window: int = 0) -> Iterator[Addressed]:
-        """Yield the replies that are there, in the order of the messages; else sleep briefly.
-
-        Args:
-            window: how many of the first unanswered clients may be pulled, so that the first joiners in order are
-                the ones that count, and none has to be held; below 1: all.
-        """
-        overdue = self._channel.clock() >= self._deadline
-        waited = self._waited()
-        candidates = list(self._left)
-        if window > 0 and not overdue:
-            first = set(waited[:window])
-            candidates = [i for i, member in self._left.items() if i in first or not self.waits_for(member)]
-        offset = self._offset % len(candidates)
-        ids = (candidates[offset:] + candidates[:offset])[: self._at_once]
-        any_reply = False
-        for reply in self._pull(ids):
-            any_reply = True
-            if reply is not None:
-                yield reply
-        if any_reply:
-            self._wait, self._offset = FIRST_POLL, offset
-            return
-        self._offset = offset + len(ids)
-        if self._offset < len(candidates):
-            return
-        self._offset = 0
-        if overdue or not waited:
-            self.over = True
-            return
-        self._channel.sleep(max(0.0, min(self._wait, self.seconds_left)))
-        self._wait = min(LAST_POLL, self._wait * 1.5)
-
-    def replies(self) -> Iterator[Addressed]:
-        """Yield each reply as it comes, until all clients have answered or time is up."""
-        while self.open and not self.over:
-            yield from self.poll()
-
-    def close(self) -> list[tuple[Member, str]]:
-        """End the exchange; return the clients that did not answer, in order.
-
-        Each comes with the reason why it is not waited for.
-        """
-        channel, now = self._channel, self._channel.clock()
-        silent: list[tuple[Member, str]] = []
+    def _close(self) -> None:
+        """Note the clients that did not answer, in order, each with the reason why it is not waited for."""
+        channel, now = self.channel, self.channel.clock()
         for message_id, member in self._left.items():
             client = member.client_id
             channel.late[message_id] = client
             self._note_silence(client)
-            if now < self._deadline and client not in channel.absent and self._paced and self._past_patience(client):
-                silent.append((member, f"{SLOW_ALONE}: not waited for after {self._patience(client):.1f} s, {_RULE}"))
+            if now < self.deadline and client not in channel.absent and self._paced and self._past_patience(client):
+                reason = f"{SLOW_ALONE}: not waited for after {self._patience(client):.1f} s, {_RULE}"
             else:
                 channel.absent.add(client)
-                silent.append((member, NO_ANSWER))
+                reason = NO_ANSWER
+            self.silent.append((member, reason))
         if self._paced:
-            channel.pace.note(self._kind, self._answers)
-        return silent
+            channel.pace.note(self.kind, self._answers)
 
     def _patience(self, client_id: str) -> float:
-        return self._channel.pace.patience(self._kind, client_id, self._times)
+        return self.channel.pace.patience(self.kind, client_id, self._times)
 
     def _past_patience(self, client_id: str) -> bool:
-        if not self._channel.pace.is_slow(client_id):
+        if not self.channel.pace.is_slow(client_id):
             return False
-        return self._channel.clock() - self._asked[client_id] >= self._patience(client_id)
+        return self.channel.clock() - self._asked[client_id] >= self._patience(client_id)
 
     def _note_silence(self, client_id: str) -> None:
         """Remember that a client has not answered by now."""
-        if client_id not in self._channel.absent:  # else it cost no time
-            self._answers[client_id] = AnswerTime(self._channel.clock() - self._asked[client_id])
+        if client_id not in self.channel.absent:  # else it cost no time
+            self._answers[client_id] = AnswerTime(self.channel.clock() - self._asked[client_id])
 
     def _note(self, client_id: str, message: Message) -> None:
         """Remember when a client answered."""
@@ -231,27 +211,28 @@ class Exchange:
         asked_at = self._asked[client_id]
         earliest = max(0.0, self._looked.get(client_id, asked_at) - asked_at)
         worked = message.has_content()
-        if worked and self._kind == MessageType.TRAIN:  # one that sits out has not trained
+        if worked and self.kind == MessageType.TRAIN:  # one that sits out has not trained
             worked = any(isinstance(record, ArrayRecord) for record in message.content.values())
-        latest = self._channel.clock() - asked_at
+        latest = self.channel.clock() - asked_at
         self._answers[client_id] = AnswerTime(earliest, latest, worked)
         if worked:
             insort(self._times, latest)
 
-    def _waited(self) -> list[str]:
-        return [i for i, m in self._left.items() if self.waits_for(m)]
+    def _awaited_ids(self) -> list[str]:
+        return [i for i, m in self._left.items() if self._waits_for(m)]
 
-    def _pull(self, ids: Sequence[str]) -> Iterator[Addressed | None]:
+    def _pull(self, ids: Sequence[str]) -> Generator[Addressed, None, bool]:
         """Yield the replies to these messages, each with its client, in order.
 
-        None for a reply to an earlier exchange.
+        Returns:
+            Whether any came, one to an earlier exchange among them.
         """
-        channel = self._channel
+        channel = self.channel
         late = list(channel.late)[:_LATE_AT_ONCE]
         for message_id in late:  # the others have their turn next time
             channel.late[message_id] = channel.late.pop(message_id)
         looked = channel.clock()
-        replies = {m.metadata.reply_to_message_id: m for m in channel.inbox.pull(ids, self._allowance, late)}
+        replies = {m.metadata.reply_to_message_id: m for m in channel.inbox.pull(ids, self.allowance, late)}
         if self._paced:
             self._looked |= {self._left[i].client_id: looked for i in ids if i not in replies}
         for message_id in (*ids, *late):
@@ -261,15 +242,15 @@ class Exchange:
                 client_id = channel.late.pop(message_id, None)
                 if client_id is not None and not is_from_superlink(message):
                     channel.absent.discard(client_id)
-                yield None
                 continue
             if is_from_superlink(message):
                 self._note_silence(member.client_id)
-                if self.seconds_left <= _EXPIRY:
+                if self._seconds_left <= _EXPIRY:
                     channel.absent.add(member.client_id)
             else:
                 channel.absent.discard(member.client_id)
                 self._note(member.client_id, message)
             if message.has_content():
-                self.bytes_up += content_size(message.content)
+                self.record.bytes_up += content_size(message.content)
             yield member, message
+        return bool(replies)

@@ -8,13 +8,62 @@ many as the last.
 The first m joiners *in that order* count, so the outcome does not depend on which reply comes first.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.keys import SEEN
-from strategies.rounds.exchange.probation import Probation
+
+_FAILURES = 2
+_MOST = 30
+
+
+class Probation:
+    """Clients on probation: from the second failure on, until enough good turns have followed.
+
+    A client owes 4 good turns after its second failure, 8 after the third, and so on. So one that fails every other
+    time is not waited for either.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, int] = {}
+        self._owed: dict[str, int] = {}
+
+    def __contains__(self, client_id: str) -> bool:
+        """Whether a client is on probation."""
+        return self._failures.get(client_id, 0) >= _FAILURES and self._owed[client_id] > 0
+
+    def clients(self) -> set[str]:
+        """Return the ids of the clients on probation."""
+        return {client for client in self._owed if client in self}
+
+    def fail(self, client_id: str) -> None:
+        """Count a client's failure."""
+        failures = self._failures[client_id] = self._failures.get(client_id, 0) + 1
+        self._owed[client_id] = 2 ** min(failures, _MOST)
+
+    def succeed(self, client_id: str) -> None:
+        """Count a good turn of a client."""
+        if self._owed.get(client_id):
+            self._owed[client_id] -= 1
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it as lists of scalars, for a checkpoint."""
+        return {
+            "probation-clients": list(self._failures),
+            "probation-failures": list(self._failures.values()),
+            "probation-owed": [self._owed[client] for client in self._failures],
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> "Probation":
+        """Return what `state` recorded; of a run without it, the beginning."""
+        probation = cls()
+        if clients := state.get("probation-clients"):
+            probation._failures = dict(zip(clients, state["probation-failures"], strict=True))
+            probation._owed = dict(zip(clients, state["probation-owed"], strict=True))
+        return probation
 
 
 @dataclass(frozen=True)
@@ -93,13 +142,13 @@ class Members:
     def online(self, role: str | None = None) -> list[Member]:
         """Return the connected clients (of one role), sorted by client-id."""
         online = self._online
-        return [m for m in self._sorted() if m.node_id in online and (role is None or m.role == role)]
+        return [m for m in self._by_id() if m.node_id in online and (role is None or m.role == role)]
 
     def of_role(self, role: str) -> list[str]:
         """Return the client-ids of a role, connected or not, sorted."""
-        return [m.client_id for m in self._sorted() if m.role == role]
+        return [m.client_id for m in self._by_id() if m.role == role]
 
-    def _sorted(self) -> list[Member]:
+    def _by_id(self) -> list[Member]:
         """Return all clients, sorted by client-id."""
         if self._in_order is None:
             self._in_order = sorted(self._by_client.values(), key=lambda m: m.client_id)
@@ -107,7 +156,7 @@ class Members:
 
     def remaining(self) -> list[Member]:
         """Return the seen clients that have not left, connected or not, sorted by client-id."""
-        return [m for m in self._sorted() if m.role == SEEN and m.client_id not in self.left]
+        return [m for m in self._by_id() if m.role == SEEN and m.client_id not in self.left]
 
     def available(self) -> list[Member]:
         """Return the connected seen clients that have not left, sorted by client-id."""

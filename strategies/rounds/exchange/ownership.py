@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from fedappeal.protocol.proof import KEY_ID, key_id
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 
 NEXT = ""
 """In place of a fingerprint: the next key to use the id gets it."""

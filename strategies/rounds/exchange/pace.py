@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strategies.rounds.exchange.probation import Probation
+from strategies.rounds.exchange.members import Probation
 
 FACTOR = 3.0
 """Times the other clients' median answer time that count as slow."""

@@ -1,123 +1,21 @@
-"""The replies of a round as they come, and the checks of each before the server uses it."""
+"""The checks of clients' replies, each before the server uses it."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.keys import CLIENT_IDS, DataProblem, Decision, is_client_id
 from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.protocol.packing import Allowance, content_bytes, model_handle, view
-from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT, SURVEY, Addressed, Channel, Exchange
+from fedappeal.protocol.packing import view
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.refusal import NoAnswer, NotFinite, Refused, unexpected
-from strategies.rounds.round import ABSENT, Reply, Round, RoundRecord, claim
-
-
-def train_replies(
-    round: Round,
-    channel: Channel,
-    deadline: float,
-    wanted: int,
-    waves: Iterator[Sequence[Addressed]],
-    records: int = 1,
-    needs_all: bool = False,
-) -> Iterator[Addressed]:
-    """Ask wave after wave until enough clients have joined; yield each reply.
-
-    It ends early where time is up or no client is left to ask. A wave is asked as soon as the clients that have not
-    answered yet could not make up for what is missing, so while they still train. Clients that missed a deadline have
-    as long to answer as the others take.
-
-    Args:
-        round: says how many have joined so far; counts failures and bytes.
-        channel: the run's.
-        deadline: of the round, on the channel's clock.
-        wanted: number of joiners that the round is looking for.
-        waves: the messages to clients that are asked together, made when a wave is due.
-        records: ArrayRecords of a joined reply, which bound its size.
-        needs_all: whether slow clients are waited for until the deadline all the same.
-    """
-    record = round.record
-    exchange = Exchange(
-        channel,
-        deadline,
-        MessageType.TRAIN,
-        model_bytes=content_bytes(round.model),
-        allowance=Allowance.of_models(round.model, records),
-        needs_all=needs_all,
-    )
-    while not exchange.over:
-        expected = exchange.expected
-        while wanted - record.count("joined") > expected and exchange.seconds_left > 0:
-            if not (messages := next(waves, ())):
-                break
-            reached, unreached = exchange.send(messages)
-            for member in unreached:
-                record.fail(member.client_id, NOT_SENT, ABSENT)
-            if any(exchange.waits_for(member) for member in reached):
-                expected += len(reached)
-        if not exchange.open:
-            break
-        yield from exchange.poll(window=wanted - record.count("joined"))
-    for member, reason in exchange.close():
-        record.fail(member.client_id, reason, ABSENT)
-    record.count_traffic(exchange.bytes_up, exchange.bytes_down)
-
-
-def survey_answers(
-    record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed], metric: Metric
-) -> Iterator[tuple[Member, MetricRecord]]:
-    """Send the questions of a survey, and yield each answer; arguments as in `evaluation_answers`."""
-    exchange = Exchange(channel, deadline, SURVEY)
-    _, unreached = exchange.send(messages)
-    yield from _checked(exchange, record, "survey", metric)
-    for member, reason in [*((member, NOT_SENT) for member in unreached), *exchange.close()]:
-        record.failures[member.client_id] = f"survey: {reason}"
-    record.count_traffic(exchange.bytes_up, exchange.bytes_down)
-
-
-def evaluation_answers(
-    record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed], metric: Metric
-) -> list[tuple[Member, MetricRecord]]:
-    """Send the EVALUATE messages that end a round; return the answers by client-id.
-
-    Args:
-        record: counts clients, answers that are left out, and bytes.
-        channel: the run's.
-        deadline: on the channel's clock.
-        messages: what is asked.
-        metric: the task's, whose bounds an answer has to keep.
-    """
-    exchange = Exchange(channel, deadline, MessageType.EVALUATE)
-    exchange.send(messages)
-    answers = list(_checked(exchange, record, "evaluation", metric))
-    for member, reason in exchange.close():
-        if reason != NO_ANSWER:
-            record.add_failure(member.client_id, f"evaluation: {reason}")
-    record.count_traffic(exchange.bytes_up, exchange.bytes_down)
-    record.expected, record.evaluated = len(messages), len(answers)
-    return sorted(answers, key=lambda answer: answer[0].client_id)
-
-
-def _checked(
-    exchange: Exchange, record: RoundRecord, purpose: str, metric: Metric
-) -> Iterator[tuple[Member, MetricRecord]]:
-    """Yield each answer to EVALUATE that is allowed; record why others are left out."""
-    for member, message in exchange.replies():
-        try:
-            metrics = read_evaluate(message, metric)
-        except Refused as error:
-            record.add_failure(member.client_id, f"{purpose}: {error}")
-            record.unusable += purpose == "evaluation" and not is_from_superlink(message)
-        else:
-            yield member, metrics
-
+from strategies.rounds.reply import NoAnswer, NotFinite, Refused, unexpected_error
+from strategies.rounds.round import Reply, claim
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
@@ -128,6 +26,9 @@ _NEVER_MISSING = {keys.NUM_EXAMPLES, keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LO
 _DECISIONS = {keys.SAT_OUT_ERROR: Decision.SAT_OUT, keys.LEFT_ERROR: Decision.LEFT}
 _SHOWN = 80
 """Characters of a client's text that a reason quotes."""
+NO_ANSWER = "no answer before the deadline"
+_EXPIRED = tuple(f"Error: {what} Unavailable" for what in ("Message", "Reply Message", "Node"))
+"""How Flower's reasons begin where a client was gone, or took no message before the message's time was over."""
 
 
 class Declined(Refused):
@@ -161,6 +62,11 @@ class DataRefused(Declined):
         self.problem = problem
 
 
+def plain_reason(reason: str) -> str:
+    """Return why a client failed, in words of ours where they are Flower's."""
+    return NO_ANSWER if reason.startswith(_EXPIRED) else reason
+
+
 def _record(message: Message, name: str, kind: type[R]) -> R | None:
     # Not `content.array_records[name]`: that ties the content into a reference cycle, so that each model would
     # stay in memory until the garbage collector comes by.
@@ -171,16 +77,17 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
     return record if isinstance(record, kind) else None
 
 
-def _content(message: Message, may_miss: bool = False) -> MetricRecord:
+def _content(message: Message, may_miss: bool = False) -> dict[str, Any]:
     """Return a reply's numbers; ``may_miss``: beside a loss without metrics that are not finite."""
     if message.has_error():
         reason = one_line(message.error.reason or "")  # it is the client's text
-        refused = NoAnswer if is_from_superlink(message) else Refused
-        raise refused(reason or f"error code {message.error.code}")
-    if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
+        if is_from_superlink(message):
+            raise NoAnswer(plain_reason(reason))
+        raise Refused(reason or f"error code {message.error.code}")
+    if (record := _record(message, keys.METRICS, MetricRecord)) is None:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
-    missing = set()
-    for key, value in metrics.items():
+    metrics: dict[str, Any] = dict(record.items())  # a record takes several times as long to read
+    for key, value in list(metrics.items()):
         if isinstance(value, list):  # an app's own, which Flower averages by place
             if key in _NEVER_MISSING or len(value) > MOST_IN_LIST or not all(map(math.isfinite, value)):
                 raise Refused(f"{printable(key, _SHOWN)} = {printable(value, _SHOWN)} is not a finite number")
@@ -188,14 +95,12 @@ def _content(message: Message, may_miss: bool = False) -> MetricRecord:
         if not math.isfinite(value):
             if not may_miss or key in _NEVER_MISSING or keys.LOSS not in metrics:
                 raise NotFinite(f"{printable(key, _SHOWN)} = {value!r} is not a finite number")
-            missing.add(key)
-    return MetricRecord({k: v for k, v in metrics.items() if k not in missing}) if missing else metrics
+            del metrics[key]
+    return metrics
 
 
 def _check_readable(name: str, record: ArrayRecord) -> None:
     """Check that a record's arrays can be read as numbers, so that no strategy fails by them."""
-    if model_handle(record) is not None:
-        return
     for key, array in record.items():
         try:
             dtype = view(array).dtype
@@ -205,7 +110,7 @@ def _check_readable(name: str, record: ArrayRecord) -> None:
             raise Refused(f"{name}: array '{printable(key, _SHOWN)}' has dtype {dtype}: numbers are allowed")
 
 
-def _num_examples(metrics: MetricRecord, weighted_by: str = keys.NUM_EXAMPLES) -> float:
+def _num_examples(metrics: Mapping[str, Any], weighted_by: str = keys.NUM_EXAMPLES) -> float:
     """Return a client's number of examples, or what an author weighs it by."""
     if weighted_by != keys.NUM_EXAMPLES and weighted_by in metrics:
         return claim(metrics, weighted_by, 0, keys.MOST_EXAMPLES)
@@ -231,7 +136,7 @@ def _refusing() -> Iterator[None]:
     except Refused:
         raise
     except Exception as error:
-        raise Refused(unexpected(error)) from error
+        raise Refused(unexpected_error(error)) from error
 
 
 @_refusing()
@@ -264,13 +169,12 @@ def read_train(
                 raise Refused(f"reply joins without the ArrayRecord '{name}'")
             _check_readable(name, arrays_of_name)
             records[name] = arrays_of_name
-    arrays = records.pop(keys.ARRAYS, None)
-    arrays = ArrayRecord() if arrays is None else arrays  # one that is elsewhere is empty
+    arrays = records.pop(keys.ARRAYS, ArrayRecord())
     return Reply(member, decision, _num_examples(metrics, weighted_by), metrics, arrays, records)
 
 
 @_refusing()
-def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
+def read_evaluate(message: Message, metric: Metric = ACCURACY) -> dict[str, Any]:
     """Check a reply to EVALUATE.
 
     Args:
@@ -327,7 +231,7 @@ def read_roll_call(message: Message) -> Member:
     """
     info = _info(message)
     declined = {keys.DATA_REFUSED, keys.APPROVAL} & info.keys()
-    metrics = MetricRecord() if declined else _content(message)
+    metrics = {} if declined else _content(message)
     client = read_client_id(message)
     if info.get(keys.APPROVAL) == keys.WAITING:
         raise AwaitsApproval(client)

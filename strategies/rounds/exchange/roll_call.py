@@ -28,7 +28,7 @@ from strategies.rounds.exchange.replies import (
     read_roll_call,
 )
 from strategies.rounds.flower_keywords import FlowerKeywords
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.round import Hooks
 from strategies.rounds.shared import SharedSettings
 

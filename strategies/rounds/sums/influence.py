@@ -15,8 +15,8 @@ enough for honest clients, and an attack that leaves them gains nothing by it. A
 nothing: its direction is no honest client's. The medians are of the latest values of the latest clients, as they
 were sent: one client is one value, whatever it sends and however often. A reply within the limits of the rounds
 before (A and N medians) counts at once. One beyond a limit, or that comes before three clients' values are known,
-waits for the round's end (four of them at most), and is measured by this round's values too. All is done in
-logarithms, where no weight overflows; the median of an even number is the lower one.
+waits for the round's end, and is measured by this round's values too (beyond 256 MiB the first that came waits no
+longer). All is done in logarithms, where no weight overflows; the median of an even number is the lower one.
 
 A record's common direction is the mean of its updates that counted, a client one, over the rounds: each round halves
 the share of those before. The rule is of the family of FLTrust (Cao et al., NDSS 2021), whose server takes the
@@ -28,7 +28,8 @@ docs/influence.json has figures of other rules.
 
 import copy
 import math
-from collections import Counter
+from bisect import bisect_left, insort
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
@@ -38,9 +39,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.packing import Sums, array_record, flower_array, record_of_arrays, view
-from strategies.rounds.refusal import Refused
-from strategies.rounds.reply import Reply
+from fedappeal.protocol.packing import Sums, array_record, content_bytes, flower_array, record_of_arrays, view
+from strategies.rounds.reply import Refused, Reply
 from strategies.rounds.sums.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def log_norm(update: "ArrayRecord", start: "ArrayRecord | None") -> float:
     return 0.5 * math.log(squared) if squared else -math.inf
 
 
-def shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) -> "ArrayRecord":
+def shortened_model(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) -> "ArrayRecord":
     """Return ``start + factor * (model - start)``, in the layout of the model; whole numbers are rounded.
 
     Args:
@@ -130,10 +130,13 @@ def shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) 
 
 FEWEST = 3
 """Clients of which one alone cannot choose the median."""
-KEPT = 64
-"""Clients whose latest values count."""
-HELD = 4
-"""Replies that wait, at most."""
+KEPT, OLD = 64, 10
+"""Number of the latest clients whose values stay, and of rounds after which they go where `FEWEST` are newer."""
+HELD, HELD_BYTES = 4, 256 << 20
+"""Replies that wait at most, or bytes of replies where that is more. Only beyond does what counts depend on the order
+in which replies come."""
+_ENTRY, _NUMBER = 256, 40
+"""Bytes of a name among a reply's metrics, beside its letters, and of a number, at most."""
 FAR = 2.0
 """An update longer than this many times its limit counts for nothing."""
 HISTORY = 0.5
@@ -145,7 +148,7 @@ _TOLERANCE = 1e-9
 """Tolerance of a logarithm: a value at a limit is not cut for a rounding."""
 
 
-def capped(values: Sequence[float], factor: float) -> list[float]:
+def capped_values(values: Sequence[float], factor: float) -> list[float]:
     """Return values of at least 0, each at most ``factor`` times their lower median."""
     most = factor * median_low(values) if values else 0.0
     return [min(value, most) for value in values]
@@ -153,9 +156,15 @@ def capped(values: Sequence[float], factor: float) -> list[float]:
 
 @dataclass
 class Medians:
-    """Logarithms of the latest clients' weights and norms, by quantity and by client."""
+    """Logarithms of the latest clients' weights and norms.
 
-    latest: dict[str, dict[str, float]] = field(default_factory=dict)
+    Attributes:
+        latest: by quantity and client the number of the round in which it came, counted here, and the value.
+    """
+
+    latest: dict[str, dict[str, tuple[int, float]]] = field(default_factory=dict)
+    _round: int = 0
+    _ordered: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, client: str, values: Mapping[str, float]) -> None:
         """Take a client's values in, in place of its last ones.
@@ -163,12 +172,30 @@ class Medians:
         0 and infinity say nothing of the others, and are left out.
         """
         for name, value in values.items():
-            of_clients = self.latest.setdefault(name, {})
-            if math.isfinite(value):
-                of_clients.pop(client, None)
-                of_clients[client] = value
-            while len(of_clients) > KEPT:
-                del of_clients[next(iter(of_clients))]
+            of_clients, ordered = self.latest.setdefault(name, {}), self._ordered.setdefault(name, [])
+            if not math.isfinite(value):
+                continue
+            if client in of_clients:
+                del ordered[bisect_left(ordered, of_clients.pop(client)[1])]
+            of_clients[client] = self._round, value
+            insort(ordered, value)
+
+    def end_round(self) -> None:
+        """Keep the latest `KEPT` clients; of the oldest round perhaps some, whose values are spread as all were."""
+        self._round += 1
+        for name, of_clients in self.latest.items():
+            rounds: dict[int, list[str]] = {}
+            for _, client, number in sorted(
+                (value, client, number) for client, (number, value) in of_clients.items()
+            ):
+                rounds.setdefault(number, []).append(client)
+            kept: list[str] = []
+            for number, clients in sorted(rounds.items(), reverse=True):
+                if self._round - number > OLD and len(kept) >= FEWEST:
+                    break
+                count = min(KEPT - len(kept), len(clients))
+                kept += [clients[(2 * i + 1) * len(clients) // (2 * count)] for i in range(count)]
+            self._restore(name, {client: of_clients[client] for client in reversed(kept)})
 
     def enough(self, names: Iterable[str]) -> bool:
         """Whether there is a median of each of these that one client cannot choose."""
@@ -176,31 +203,43 @@ class Medians:
 
     def of(self, name: str) -> float:
         """Return the lower median of a quantity; infinity where no client has sent any."""
-        return median_low(of_clients.values()) if (of_clients := self.latest.get(name)) else math.inf
+        return ordered[(len(ordered) - 1) // 2] if (ordered := self._ordered.get(name)) else math.inf
 
     def state(self) -> dict[str, Any]:
         """Return what is carried from round to round."""
-        lists = {f"{name}/clients": list(of_clients) for name, of_clients in self.latest.items()}
-        return lists | {f"{name}/values": list(of_clients.values()) for name, of_clients in self.latest.items()}
+        state: dict[str, Any] = {}
+        for name, of_clients in self.latest.items():
+            rounds, values = zip(*of_clients.values(), strict=True) if of_clients else ((), ())
+            lists = {"clients": list(of_clients), "values": list(values), "rounds": list(rounds)}
+            state |= {f"{name}/{what}": of_each for what, of_each in lists.items()}
+        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state` returned."""
-        names = [key.removesuffix("/clients") for key in state if key.endswith("/clients")]
-        self.latest = {
-            name: dict(zip(state[f"{name}/clients"], state[f"{name}/values"], strict=True)) for name in names
-        }
+        """Take up what `state` returned, or an earlier version did, which knew no rounds."""
+        self.latest, self._ordered = {}, {}
+        for name in [key.removesuffix("/clients") for key in state if key.endswith("/clients")]:
+            clients, values = state[f"{name}/clients"], state[f"{name}/values"]
+            rounds = state.get(f"{name}/rounds", [0] * len(clients))
+            self._restore(name, dict(zip(clients, zip(rounds, values, strict=True), strict=True)))
+        numbers = (number for of_clients in self.latest.values() for number, _ in of_clients.values())
+        self._round = 1 + max(numbers, default=-1)
+
+    def _restore(self, name: str, of_clients: dict[str, tuple[int, float]]) -> None:
+        self.latest[name], self._ordered[name] = of_clients, sorted(value for _, value in of_clients.values())
 
 
 @dataclass
-class Sent:
+class MeasuredReply:
     """A joined reply, with the logarithms of its weight and norms.
 
-    The norms are of its updates. ``within`` says whether it is within the bounds.
+    The norms are of its updates. ``within`` says whether it is within the bounds, ``early`` whether it is measured
+    before the round's end.
     """
 
     reply: Reply
     values: Mapping[str, float]
     within: bool = False
+    early: bool = False
 
 
 @dataclass
@@ -262,9 +301,10 @@ class Bounds:
         self._counted: dict[str, WeightedSum] = {}
         self._opposed = Counter[str]()
         self._sent: dict[str, Mapping[str, float]] = {}
-        self._waiting: list[Sent] = []
+        self._waiting: deque[MeasuredReply] = deque()
+        self._waiting_bytes = 0
 
-    def admit(self, reply: Reply, log_weight: float, unit: float = 1.0) -> list[Sent]:
+    def admit(self, reply: Reply, log_weight: float, unit: float = 1.0) -> list[MeasuredReply]:
         """Take in a joined reply; return the replies that count from now on.
 
         The reply has to fit the model. What is returned is for `bounded`.
@@ -280,23 +320,30 @@ class Bounds:
         self._now.note(reply.member.client_id, values)
         # By the rounds before alone: what counts must not depend on the order in which replies come.
         if self.medians.enough(values) and self._within(values, self.medians):
-            return [Sent(reply, values, within=True)]
-        self._waiting.append(Sent(reply, values))
-        return [self._waiting.pop(0)] if len(self._waiting) > HELD else []
+            return [MeasuredReply(reply, values, within=True)]
+        self._waiting.append(MeasuredReply(reply, values))
+        self._waiting_bytes += _reply_bytes(reply)
+        counted = []
+        while len(self._waiting) > HELD and self._waiting_bytes > HELD_BYTES:
+            counted.append(replace(self._waiting.popleft(), early=True))
+            self._waiting_bytes -= _reply_bytes(counted[-1].reply)
+        return counted
 
-    def release(self) -> list[Sent]:
-        """Return the replies that have waited for the end of the round, for `bounded`."""
-        released, self._waiting = self._waiting, []
-        return released
+    def release(self) -> list[MeasuredReply]:
+        """Return the replies that have waited for the end of the round, for `bounded`, by client."""
+        released, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        return sorted(released, key=lambda sent: sent.reply.member.client_id)
 
-    def bounded(self, sent: Sent) -> Reply:
+    def counted_reply(self, sent: MeasuredReply) -> Reply:
         """Return a reply as it counts.
 
         Raises:
-            Refused: if an update is longer than 2 N medians.
+            Refused: if an update is longer than 2 N medians, or there is no median yet and no room to wait.
         """
         reply, client = sent.reply, sent.reply.member.client_id
         medians = self.medians if sent.within else self._now
+        if sent.early and not medians.enough(sent.values):
+            raise Refused("too few updates to compare its own with, and no memory to wait for more")
         if not self._within(sent.values, medians):
             self.cut.add(client)
         for name, value in sent.values.items():
@@ -318,12 +365,12 @@ class Bounds:
         try:
             self._counted[name].check(record)
         except Refused:  # what the strategy makes of another layout is its own concern
-            return shortened(record, start, factor)
+            return shortened_model(record, start, factor)
         if self.directions[name].opposes(record, start):
             self.against.add(client)
             self._opposed[name] += 1
             factor = 0.0
-        bounded = shortened(record, start, factor)
+        bounded = shortened_model(record, start, factor)
         self._counted[name].add(bounded, 1.0)
         return bounded
 
@@ -341,8 +388,9 @@ class Bounds:
 
     def close(self) -> None:
         """End the round: what was sent counts in the medians from now on."""
-        for client, values in sorted(self._sent.items()):  # not in the order in which they came
+        for client, values in self._sent.items():
             self.medians.note(client, values)
+        self.medians.end_round()
         for name, counted in self._counted.items():
             self.directions[name].take_up(counted, self._opposed[name])
 
@@ -359,6 +407,15 @@ class Bounds:
         middle, weight = medians.of(WEIGHT), values[WEIGHT]
         factors[WEIGHT] = min(_cut(weight, middle, self.weight), _cut(weight + longest, middle, 1.0))
         return factors
+
+
+def _reply_bytes(reply: Reply) -> int:
+    """Bytes that a reply takes in memory, about."""
+    numbers = sum(
+        _ENTRY + len(name.encode()) + _NUMBER * (len(value) if isinstance(value, list) else 1)
+        for name, value in reply.metrics.items()
+    )
+    return numbers + sum(map(content_bytes, (reply.arrays, *reply.records.values())))
 
 
 def _cut(value: float, middle: float, factor: float) -> float:

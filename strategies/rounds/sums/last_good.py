@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
 from strategies.rounds.algorithm import Algorithm
-from strategies.rounds.round import Hooks, RoundRecord, packed, unpacked
+from strategies.rounds.round import Hooks, RoundRecord, packed_state, unpacked_state
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, RecordDict
@@ -175,7 +175,7 @@ class LastGood:
             return model
         if self._model is None or self._carried is None:
             return model
-        self._algorithm.take_up(unpacked(self._carried))
+        self._algorithm.take_up(unpacked_state(self._carried))
         self.in_a_row += 1
         self._where = _CURRENT
         record.metrics |= {ROLLED_BACK: 1.0, ROLLED_BACK_TO: float(self.server_round)}
@@ -186,7 +186,7 @@ class LastGood:
 
     def _keep(self, server_round: int, model: "ArrayRecord") -> None:
         self.server_round, self._model, self._where = server_round, model, _CURRENT
-        self._carried = packed(self._algorithm.carried())  # a copy: the algorithm may change its own in place
+        self._carried = packed_state(self._algorithm.carried())  # a copy: the algorithm may change its own in place
 
     # -- in a checkpoint -----------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class LastGood:
 
         Args:
             loop: the scalars.
-            records: the second part of `split`.
+            records: the second part of `split_state`.
         """
         from flwr.app import ArrayRecord, RecordDict
 
@@ -215,7 +215,7 @@ class LastGood:
         self._where = str(loop.get("good-model", _CURRENT))
         self.best, self.initial = float(loop.get("best-loss", math.inf)), loop.get("initial-loss")
         if self._where == _INITIAL:
-            self._carried = packed(self._algorithm.carried())  # before its first round
+            self._carried = packed_state(self._algorithm.carried())  # before its first round
         if self._where == _KEPT:
             model = records[_MODEL]
             assert isinstance(model, ArrayRecord)
@@ -228,7 +228,7 @@ def _losses(answers: Iterable[Mapping[str, Any]]) -> list[float]:
     return [float(measured[keys.LOSS]) for measured in answers if keys.LOSS in measured]
 
 
-def split(state: "RecordDict") -> "tuple[RecordDict, RecordDict]":
+def split_state(state: "RecordDict") -> "tuple[RecordDict, RecordDict]":
     """Return a checkpoint's records without those of the last good model, and these."""
     from flwr.app import RecordDict
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import ModelHandle, Summand, Sums, flower_array, model_handle, record_of_arrays, view
-from strategies.rounds.refusal import NotFinite, Refused
+from fedappeal.protocol.packing import Sums, flower_array, record_of_arrays, view
+from strategies.rounds.reply import NotFinite, Refused
 
 if TYPE_CHECKING:
     from flwr.app import Array, ArrayRecord
@@ -26,19 +26,14 @@ _AT_ONCE = 2
 _GROUP = 64
 """Models whose differences are added up in float32, before their sum is added to the others in float64."""
 
-
-FOLDED_AT_ONCE = 64 << 20
-"""Bytes of models that wait where they were trained until they are added up there."""
-
-CheckedModel = dict[str, NDArray[np.generic]] | ModelHandle
-"""A model's values by name, each as one vector, that fit a `WeightedSum`; or a model that stayed where it is."""
+CheckedModel = dict[str, NDArray[np.generic]]
+"""A model's values by name, each as one vector, that fit a `WeightedSum`."""
 
 
 class WeightedSum:
     """``sum_k weight_k * model_k`` over models of one layout.
 
-    It is held as ``sum_k weight_k * (model_k - model_sent)`` and the sum of weights. Models that stayed where they
-    were trained are added up there, a few at a time.
+    It is held as ``sum_k weight_k * (model_k - model_sent)`` and the sum of weights.
 
     Attributes:
         weight: sum of the weights so far.
@@ -52,8 +47,6 @@ class WeightedSum:
         self._group: dict[str, NDArray[np.floating]] = {}
         self._grouped = 0
         self._sums: dict[str, NDArray[np.float64]] = {}
-        self._elsewhere: list[Summand] = []
-        self._bytes_elsewhere = 0
         self.weight = 0.0
         self.count = 0
 
@@ -63,8 +56,6 @@ class WeightedSum:
         Raises:
             Refused: if the model has another layout or a value that is not finite.
         """
-        if (model := model_handle(arrays)) is not None:
-            return self._checked_elsewhere(model)
         if set(arrays.keys()) != set(self._like):
             raise Refused(f"model has arrays {sorted(arrays.keys())}, expected {sorted(self._like)}")
         views: dict[str, NDArray[np.generic]] = {}
@@ -88,12 +79,6 @@ class WeightedSum:
         """Add one model that `check` returned."""
         self.weight += weight
         self.count += 1
-        if isinstance(values, ModelHandle):
-            self._elsewhere.append(Summand(values, weight))
-            self._bytes_elsewhere += values.size
-            if self._bytes_elsewhere > FOLDED_AT_ONCE:
-                self._gather()
-            return
         self._waiting.append((values, weight))
         if len(self._waiting) == _AT_ONCE:
             self._add_waiting()
@@ -122,31 +107,8 @@ class WeightedSum:
                 self._group[name].fill(0)
         self._grouped = 0
 
-    def _checked_elsewhere(self, model: ModelHandle) -> ModelHandle:
-        if model.trouble:
-            raise (NotFinite if model.not_finite else Refused)(model.trouble)
-        if (form := {name: (like.shape, like.dtype.name) for name, like in self._like.items()}) != model.form:
-            raise Refused(f"model has arrays {dict(model.form)}, expected {form}")
-        return model
-
-    def _gather(self) -> None:
-        """Have the models that are elsewhere added up there, and add their sums."""
-        self._bytes_elsewhere = 0
-        if self._elsewhere:
-            self._end_group()
-        while self._elsewhere:
-            holder = self._elsewhere[0].model.holder
-            parts = [part for part in self._elsewhere if part.model.holder is holder]
-            self._elsewhere = [part for part in self._elsewhere if part.model.holder is not holder]
-            partials, weight = holder.fold(parts), sum(part.weight for part in parts)
-            for name, total in self._sums.items():
-                for partial in partials:
-                    total += partial[name]
-                _multiply_add(total, self._like[name].reshape(-1), -weight)
-
     def differences(self) -> Sums:
         """Return ``sum_k weight_k * (model_k - model_sent)``, one vector an array: float32 where the model's is."""
-        self._gather()
         self._end_group()
         return {name: total.astype(self._group[name].dtype) for name, total in self._sums.items()}
 
@@ -160,7 +122,6 @@ class WeightedSum:
 
     def rescale(self, factor: float) -> None:
         """Multiply the weights of all models so far by a factor."""
-        self._gather()
         self._end_group()
         for total in self._sums.values():
             total *= factor
@@ -171,7 +132,6 @@ class WeightedSum:
         if not other.count:
             return
         for part in (self, other):
-            part._gather()
             part._end_group()
         for name, total in other._sums.items():
             _multiply_add(self._sums[name], total, factor)
@@ -183,7 +143,6 @@ class WeightedSum:
 
         Arrays that are not floating point (counters of batch normalisation) are rounded.
         """
-        self._gather()
         self._add_waiting()
         # Of the model that was sent: 1 where the step is along the clients' mean update.
         sent_weight = keep + scale * self.weight
@@ -325,13 +284,7 @@ class HeldModels(WeightedSum):
         return min((self.count - 1) // 2, max(1, int(self._trim_share * self.count + 1e-9)))
 
     def add_checked(self, values: CheckedModel, weight: float) -> None:
-        """Hold one model that `check` returned.
-
-        Raises:
-            TypeError: a model that stayed where it was trained.
-        """
-        if isinstance(values, ModelHandle):
-            raise TypeError("a median needs the models themselves")
+        """Hold one model that `check` returned."""
         self._models.append(values)
         self.weight += 1.0
         self.count += 1

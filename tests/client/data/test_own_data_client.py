@@ -183,7 +183,7 @@ from client.learner import Job
 from client.roster import Participants
 from client.settings import NodeSettings
 from client.state.store import ContextStore
-from fedappeal.core.local_rule import LocalTrainingSettings
+from fedappeal.settings.training import LocalTrainingSettings
 from client.training.sgd import SGD
 from client.training.task_learner import TaskLearners
 from fedappeal.settings.config import ConfigError, RunConfig
@@ -193,15 +193,15 @@ idx_images.DEBIAN_DIR /= "nowhere"
 clients = Participants(TaskLearners())
 for task in ("digits", "fmnist"):
     config = RunConfig.parse({"task": task, "clients": 2, "solo.steps": 3})
-    one = clients.made(config, NodeSettings(data=f"{task}.npz", device="cpu"), ContextStore(RecordDict()))
+    one = clients.new_participant(config, NodeSettings(data=f"{task}.npz", device="cpu"), ContextStore(RecordDict()))
     arrays = one.learner.task.initial_model(0).state_dict()
     arrays = {name: value.numpy() for name, value in arrays.items()}
     one.begin_run("k", arrays)
     training = LocalTrainingSettings(learning_rate=0.1, batch_size=16, local_steps=2)
-    one.trained(arrays, Job(SGD(), training, "batches", 1))
+    one.learner.train(arrays, Job(SGD(), training, "batches", 1))
     print(len(one.learner.data.train), len(one.learner.data.test))
     try:
-        clients.made(config, NodeSettings(partition_id=0, device="cpu"), ContextStore(RecordDict()))
+        clients.new_participant(config, NodeSettings(partition_id=0, device="cpu"), ContextStore(RecordDict()))
     except (ConfigError, ImportError) as error:
         print(error)
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client.limits.answer_book import ANSWERS, EVALUATE, AnswerBook, Question
+from client.limits.answer_book import ANSWERS, EVALUATE, AnswerBook
 from client.limits.limits import LimitReached, Limits
 from client.process.owner import PAUSED, reset
 
@@ -24,7 +24,7 @@ def test_two_processes_lose_no_count(tmp_path: Path) -> None:
     for each in both:
         each.join(60)
         assert each.exitcode == 0
-    assert AnswerBook(tmp_path).moved() == 600
+    assert AnswerBook(tmp_path).bytes_moved() == 600
 
 
 def test_counts_that_cannot_be_read_are_not_begun_anew(tmp_path: Path) -> None:
@@ -32,9 +32,9 @@ def test_counts_that_cannot_be_read_are_not_begun_anew(tmp_path: Path) -> None:
     (tmp_path / PAUSED).touch()
     book = AnswerBook(tmp_path)
     for act in (
-        lambda: book.answer(Question(EVALUATE, "run", 1, "digest"), Limits()),
+        lambda: book.answer(EVALUATE, "run", 1, "digest", Limits()),
         lambda: book.begin("run", "initial", Limits()),
-        lambda: book.moved(),
+        lambda: book.bytes_moved(),
         lambda: book.move(1),
         lambda: reset(tmp_path, forget=True),
     ):

@@ -8,7 +8,7 @@ import pytest
 from client.limits.guard import Deadline
 from client.limits.limits import LimitReached
 from client.training.requests import TrainingProblem
-from fedappeal.core.local_rule import LocalTrainingSettings
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.tasks import load_task
 from tests.node import run_config
 
@@ -47,7 +47,7 @@ def test_work_waits_until_it_has_taken_no_more_cores_than_it_may() -> None:
         deadline.check()
     assert clocks.wall == pytest.approx(4.0)
     clocks.work(1.0)
-    assert deadline.owed() == pytest.approx(1.0)
+    assert deadline.seconds_owed() == pytest.approx(1.0)
 
 
 def test_work_that_is_slow_enough_does_not_wait() -> None:
@@ -57,7 +57,7 @@ def test_work_that_is_slow_enough_does_not_wait() -> None:
     clocks.sleep(5.0)
     deadline.check()
     assert clocks.wall == 6.0
-    assert deadline.owed() < 0
+    assert deadline.seconds_owed() < 0
     clocks.deadline(100.0, 0.0).check()
     assert clocks.wall == 6.0, "0 is no limit"
 

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.config import parse_config_args
 
 import client.process.serve
-from client.app import client_app
+from client.app import Clients, app_of
 from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.training.models import arrays_of
@@ -158,7 +158,7 @@ class Records(Hooks):
 
 def two_rounds(*owners: dict[str, Scalar]) -> tuple[list[RoundRecord], list[list[MetricRecord]]]:
     """Run two rounds of the real strategy with a real client for each owner: the records, each client's figures."""
-    app, answers = client_app(Participants(TaskLearners())), [list[MetricRecord]() for _ in owners]
+    app, answers = app_of(Clients(Participants(TaskLearners()))), [list[MetricRecord]() for _ in owners]
 
     def volunteering(number: int) -> Handler:
         own: dict[str, Scalar] = {"partition-id": number, "device": "cpu", **owners[number]}

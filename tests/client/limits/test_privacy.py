@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.limits.privacy import Protection, noise_key, protected
+from client.limits.privacy import Protection, noise_key, protected_records
 from client.settings import NodeSettings
 from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of
@@ -72,7 +72,7 @@ def asked(sent: object, server_round: int = 1, **more: ArrayRecord) -> Message:
 def reply(owner: Owner, sent: object, own: object, server_round: int = 1) -> NDArray[np.float32]:
     """The model of a joined reply whose local training ended at ``own``."""
     message = asked(sent, server_round)
-    update = protected(owner, message, {keys.ARRAYS: record(own)})  # type: ignore[arg-type]
+    update = protected_records(owner, message, {keys.ARRAYS: record(own)})  # type: ignore[arg-type]
     assert message.content.array_records[keys.ARRAYS] == record(sent)
     found: NDArray[np.float32] = update[keys.ARRAYS]["flat"].numpy()
     assert found.dtype == np.float32
@@ -201,7 +201,7 @@ def test_what_cannot_be_protected_is_refused() -> None:
 def test_what_flowers_mod_does_not_take_is_its_error() -> None:
     message = asked([0, 0], control=record([0, 0]))
     with pytest.raises(ConfigError, match="exactly one ArrayRecord"):
-        protected(Owner(NOISE), message, {keys.ARRAYS: record([3, 4])})  # type: ignore[arg-type]
+        protected_records(Owner(NOISE), message, {keys.ARRAYS: record([3, 4])})  # type: ignore[arg-type]
 
 
 # -- of the owner --------------------------------------------------------------------------------------

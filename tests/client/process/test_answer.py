@@ -27,7 +27,7 @@ def message(kind: str = "train", **config: int | str) -> Message:
 
 def answered(asked: Message, judged: Judged | None = None, **metrics: int) -> Answer:
     reply = Message(RecordDict({"metrics": MetricRecord(dict(metrics))}), reply_to=asked)
-    return Answer.of(asked, replace(outcome_of(asked, reply), judged=judged))
+    return Answer(asked, replace(outcome_of(asked, reply), judged=judged))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_client_that_sat_out_says_by_which_figures(decision: int, judged: Judg
 
 
 def test_a_client_that_did_not_look_at_the_model_says_why() -> None:
-    answer = Answer.of(message(server_round=2), Outcome(SAT_OUT, AWAY, told={"num-examples": 3, "decision": 0}))
+    answer = Answer(message(server_round=2), Outcome(SAT_OUT, AWAY, told={"num-examples": 3, "decision": 0}))
     assert answer.line(0.0123) == f"round 2: sat out, {AWAY} (0.01 s)"
 
 
@@ -55,7 +55,7 @@ def test_other_answers_are_a_word() -> None:
 
 def test_an_error_reply_is_a_failure() -> None:
     asked = message(server_round=2)
-    answer = Answer(asked, Message(Error(2, "no data"), reply_to=asked), Outcome(FAILED, "no data"))
+    answer = Answer(asked, Outcome(FAILED, "no data", replied=Message(Error(2, "no data"), reply_to=asked)))
     assert (answer.kind, answer.decided) == ("failed", ("failed", "no data"))
     assert answer.line(0.5) == "round 2: failed, no data (0.50 s)"
 
@@ -79,7 +79,7 @@ def test_each_answer_is_remembered_with_its_size(tmp_path: Path) -> None:
         answered(asked, decision=1),
         answered(message(server_round=2, run_key="k"), JUDGED, decision=0),
         answered(message("evaluate", server_round=2, run_key="k")),
-        Answer(asked, Message(Error(2, "no data"), reply_to=asked), Outcome(FAILED, "no data")),
+        Answer(asked, Outcome(FAILED, "no data", replied=Message(Error(2, "no data"), reply_to=asked))),
     ]
     for answer in answers:
         answer.remember(activity, settings, 0.5)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from client.limits.limits import Limits
+from client.limits.limits import LimitReached, Limits
 from client.outcome import JOINED
 from client.process.app_process import AppProcess, dump, load
 from client.process.owners_app import clients_of
@@ -59,6 +59,8 @@ def train(message: Message, context: Context) -> Message:
         told["pair"] = tried(socket.socketpair)
         told["signal"] = tried(lambda: os.kill(int(place["client"]), 0))
         told["own"] = tried(lambda: Path("mine").write_text("mine"))
+        told["threads"] = int(os.environ.get("OMP_NUM_THREADS", 0))
+        told["secret"] = -1 if "SECRET" not in os.environ else 1
     if what == "sleep":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
         time.sleep(600)
@@ -83,6 +85,11 @@ def train(message: Message, context: Context) -> Message:
             Path(f"fill{number}").write_bytes(bytes(1 << 20))
     if what == "memory":
         bytearray(4 * 10**9)
+    if what == "many":
+        hold = "import time; x = b'x' * 3 * 10**8; time.sleep(600)"
+        for number in range(5):
+            subprocess.Popen([sys.executable, "-c", hold], start_new_session=True)
+        time.sleep(600)
     context.state["seen"] = ConfigRecord({"calls": 1})
     return reply(message, {**told, "appeal-weight": 99.0, "invented": 5.0}, by=100.0 if what == "far" else 0.5)
 
@@ -120,9 +127,13 @@ def context(**node: object) -> Context:
     return Context(7, 3, dict(node), RecordDict(), {"lr": 0.5})  # type: ignore[arg-type]
 
 
-def test_it_sees_its_data_and_nothing_else(process: AppProcess, tmp_path: Path) -> None:
+def test_it_sees_its_data_and_nothing_else(
+    process: AppProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import socket
 
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("SECRET", "the client's")
     (tmp_path / "state").mkdir()
     listener = str(tmp_path / "listener")  # as a container's or a desktop's daemon has one
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as of_file:
@@ -137,8 +148,9 @@ def test_it_sees_its_data_and_nothing_else(process: AppProcess, tmp_path: Path) 
         )
         told = process(message(what="look"), place).content["metrics"]
     allowed = {"data": 1, "own": 1, "pair": 1}
-    refused = dict.fromkeys(("state", "home", "writes", "network", "listener", "signal"), -1)
+    refused = dict.fromkeys(("state", "home", "writes", "network", "listener", "signal", "secret"), -1)
     assert {key: told[key] for key in (*allowed, *refused)} == {**allowed, **refused}
+    assert told["threads"] == 3, "on how many cores it calculates is its owner's to say"
     assert (tmp_path / "data").read_text() == "examples"
     assert place.state["seen"]["calls"] == 1, "its own context lasts"
 
@@ -180,6 +192,24 @@ def test_memory_beyond_the_owners_limit_is_refused(code: Path) -> None:
     try:
         with pytest.raises(ConfigError, match="the app failed: MemoryError"):
             process(message(what="memory"), context())
+    finally:
+        process.end()
+
+
+def test_memory_of_all_its_processes_is_bounded_and_all_are_ended(code: Path) -> None:
+    """Each alone stays below what the kernel allows one."""
+    process = AppProcess("owners_app:app", memory=10**9)
+    try:
+        pid = process._running().pid
+        assert process(message(), context()).has_content(), "one alone has room"
+        family = psutil.Process(pid).children(recursive=True)
+        with pytest.raises(
+            LimitReached, match="and what it started take more than this client's max-memory = 1000 MB"
+        ):
+            process(message(what="many"), context())
+        psutil.wait_procs(family, timeout=30)
+        assert not any(one.is_running() for one in family)
+        assert process(message(), context()).has_content(), "the next message finds it anew"
     finally:
         process.end()
 

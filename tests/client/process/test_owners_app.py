@@ -5,6 +5,9 @@ import io
 import os
 import stat
 import struct
+import subprocess
+import sys
+import sysconfig
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -245,11 +248,55 @@ def test_a_bundle_that_its_owner_names_by_hash_or_file_is_the_only_one(tmp_path:
         by_file.answer.app.end()  # type: ignore[attr-defined]
 
 
+SPREAD = """
+import os, shutil, subprocess, sys, sysconfig
+from pathlib import Path
+bundle, spread = Path(__file__).parents[1], []
+user = Path(os.environ["HOME"], ".local", "lib", "python%d.%d" % sys.version_info[:2], "site-packages")
+for place in (Path(), Path(os.environ["HOME"]), user, Path(os.environ["TMPDIR"]), Path(sysconfig.get_path("purelib")),
+              *map(Path, sys.path)):
+    for name in ("sitecustomize.py", "usercustomize.py", "evil.pth"):
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy(bundle / name, place / name)
+            spread.append(str(place / name))
+        except OSError:
+            pass
+done = subprocess.run([sys.executable, "-c", "pass"], env={**os.environ, "PYTHONPATH": str(bundle)})
+print("spread to", spread, "and started one", done.returncode, flush=True)
+"""
+"""What an app does at its import so that Python itself runs its files at the next start."""
+
+
+def test_files_that_python_runs_at_its_start_run_in_no_process_outside(client: Client, tmp_path: Path) -> None:
+    mark, place = tmp_path / "ran", tmp_path / "unpacked"
+    line = f"import os; os.path.isdir({str(tmp_path)!r}) and open({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"
+    app = SPREAD + CODE.format(mark=str(mark)).replace("from hearts.more import TARGET", "TARGET = 2.0")
+    hidden = ("evil.pth", "hearts/evil.pth", "lib/python3.11/site-packages/evil.pth", ".local/evil.pth")
+    at_start = dict.fromkeys(("sitecustomize.py", "usercustomize.py", *hidden), line)
+    more = {"pyvenv.cfg": f"home = {place}\n", "python311._pth": f"{place}\nimport site\n"}
+    content = zipped({**at_start, **more, "hearts/__init__.py": "", "hearts/client_app.py": app})
+    for number in range(2):
+        client.outcome(content)
+        approve(tmp_path / "state", "7")
+        assert client.outcome(content)[0] == JOINED
+        assert not os.listdir(client.answer.app._folder.name), "its files are seen by no process outside"  # type: ignore[attr-defined]
+        client.answer.app.end()  # type: ignore[attr-defined] # the next one starts anew
+        assert not mark.exists(), f"start {number}"
+    assert not (Path(sysconfig.get_path("purelib")) / "evil.pth").exists()
+    # As it would run: the files do what they are here for.
+    zipfile.ZipFile(io.BytesIO(content)).extractall(place)
+    subprocess.run([sys.executable, "-c", "pass"], env={**os.environ, "PYTHONPATH": str(place)}, check=True)
+    assert mark.exists()
+
+
 def test_headers_that_lie_unpack_no_more_than_they_say(client: Client, tmp_path: Path) -> None:
     content = lying()
     client.outcome(content)
     approve(tmp_path / "state", "7")
-    with pytest.raises(ConfigError, match="the app failed: ValueError: the bundle cannot be read: Bad CRC-32"):
+    with pytest.raises(
+        ConfigError, match=r"the app failed: .*the bundle is not allowed: it cannot be read: Bad CRC-32"
+    ):
         client.outcome(content)
 
 
@@ -283,7 +330,7 @@ def test_a_bundle_that_cannot_be_unpacked_never_runs_installed_code_of_its_name(
     client.outcome(content)
     approve(tmp_path / "state", "7")
     for _ in range(3):
-        with pytest.raises(ConfigError, match="the app failed: ValueError: the bundle cannot be read: "):
+        with pytest.raises(ConfigError, match=r"the app failed: .*the bundle is not allowed: it cannot be read: "):
             client.outcome(content)
 
 

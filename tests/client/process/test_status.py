@@ -303,7 +303,7 @@ def test_an_activity_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 def test_a_run_key_that_is_none_names_no_file(tmp_path: Path) -> None:
     DiskStore(tmp_path)
     asked = message("query", run_key=300 * "x", do="call")
-    answer = Answer.of(asked, Outcome(ANSWERED))
+    answer = Answer(asked, Outcome(ANSWERED))
     answer.remember(Activity(tmp_path), {"strategy": "maxfl", "task": "digits"}, 1.0)
     assert [run["run"] for run in page_data(tmp_path)["runs"]] == [""]
 

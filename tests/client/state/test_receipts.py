@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client.state import receipts
-from client.state.receipts import EARLIER, LATEST, SENT, Receipts, Sent, read_receipts
+from client.state.receipts import EARLIER, LATEST, SENT, ReceiptChain, Receipts, read_receipts
 
 
 def written(folder: Path, number: int, most: int = receipts.MOST_BYTES) -> Receipts:
@@ -18,12 +18,12 @@ def written(folder: Path, number: int, most: int = receipts.MOST_BYTES) -> Recei
     return kept
 
 
-def numbers(kept: Sent) -> list[int]:
+def numbers(kept: ReceiptChain) -> list[int]:
     return [line["number"] for line in kept.receipts]
 
 
 def test_each_is_numbered_its_owners_alone_and_known_to_have_been_sent(tmp_path: Path) -> None:
-    assert read_receipts(tmp_path) == Sent()
+    assert read_receipts(tmp_path) == ReceiptChain()
     written(tmp_path, 3)
     assert (tmp_path / SENT).stat().st_mode & 0o777 == 0o600
     kept = read_receipts(tmp_path)

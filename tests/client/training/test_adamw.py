@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from client.training.sgd import AdamW
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from server.build import check_settings
 from tests.client.training.descents import BATCHES, X, Y, after, descended, flat, network, training
 from tests.problems import local_problem

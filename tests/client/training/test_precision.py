@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from client.training.models import BFLOAT16, FLOAT32, evaluate, forward
 from client.training.requests import TrainingProblem
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.settings.config import RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.tasks import load_task
 
 TASK = load_task(RunConfig(clients=2, model="mlp").task_settings())

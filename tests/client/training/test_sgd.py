@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.registry import LOCAL_RULES
+from fedappeal.settings.training import LocalTrainingSettings
 from tests.client.training.descents import Quadratic, descended, half_square
 from tests.problems import local_problem
 

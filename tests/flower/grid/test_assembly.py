@@ -5,23 +5,29 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import InflatableObject, get_all_nested_objects
 
 from fedappeal.flower.grid.assembly import Assembly, TooLong
+from fedappeal.flower.messages import be_sender
 from fedappeal.protocol.packing import Allowance
 
 MIB = 1 << 20
 
 
-def apart(content: RecordDict) -> dict[str, bytes]:
+def apart(content: InflatableObject) -> dict[str, bytes]:
     return {object_id: item.deflate() for object_id, item in get_all_nested_objects(content).items()}
+
+
+def sending(content: RecordDict) -> Message:
+    be_sender(7, 1, 9)
+    return Message(content, 5, "train")
 
 
 def together(content: RecordDict, order: int = 1, most: int = 64 * MIB) -> RecordDict:
     """A content as it comes: what is said of the arrays first, then the chunks in some order."""
-    objects = apart(content)
+    message = sending(content)
+    objects = apart(message)
     chunks = [each for each, held in objects.items() if held.startswith(b"ArrayChunk")][::order]
     contents = {each: held for each, held in objects.items() if each not in chunks}
     assembly = Assembly(Allowance(objects=64, bytes=most))
@@ -30,10 +36,7 @@ def together(content: RecordDict, order: int = 1, most: int = 64 * MIB) -> Recor
         contents[each] = objects[each]
         assembly.advance(contents)
     assert not any(each in contents for each in chunks), "each is let go of with its last use"
-    made = inflate_object_from_contents(content.object_id, contents, objects=assembly.named())
-    assert isinstance(made, RecordDict)
-    assembly.fill(made)
-    return made
+    return assembly.message(message.object_id, contents).content
 
 
 def model() -> RecordDict:
@@ -62,7 +65,8 @@ def test_more_than_is_allowed_is_refused_while_it_comes() -> None:
 def test_a_large_array_is_in_memory_once() -> None:
     size = 64 * MIB
     draws = np.random.default_rng(0)
-    sent = RecordDict({"a": ArrayRecord({"w": Array(draws.standard_normal(size // 4, dtype=np.float32))})})
+    array = Array(draws.standard_normal(size // 4, dtype=np.float32))
+    sent = sending(RecordDict({"a": ArrayRecord({"w": array})}))
     objects = apart(sent)
     chunks = [each for each, held in objects.items() if held.startswith(b"ArrayChunk")]
     contents = {each: held for each, held in objects.items() if each not in chunks}
@@ -72,9 +76,7 @@ def test_a_large_array_is_in_memory_once() -> None:
     for each in chunks:
         contents[each] = bytes(bytearray(objects.pop(each)))  # memory of its own, as what comes over a connection has
         assembly.advance(contents)
-    made = inflate_object_from_contents(sent.object_id, contents, objects=assembly.named())
-    assert isinstance(made, RecordDict)
-    assembly.fill(made)
+    assembly.message(sent.object_id, contents)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.4 * size

@@ -1,5 +1,6 @@
 """What the bounds of guarded_fleet rely on: how Flower makes a Fleet API, and how it stores objects."""
 
+import logging
 from collections.abc import Iterator
 from unittest.mock import Mock
 
@@ -21,7 +22,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedappeal.flower.grid.assembly import TreeRefused
 from fedappeal.flower.messages import be_sender, error_reply
-from fedappeal.flower.node.fleet import NodeForgotten, ObjectTooLarge
+from fedappeal.flower.node.fleet import NodeForgotten, NotActivated, ObjectTooLarge
 from fedappeal.flower.node.objects import Parcel
 from fedappeal.flower.superlink import guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import (
@@ -33,8 +34,9 @@ from fedappeal.flower.superlink.guarded_fleet import (
     guard_fleet_api,
 )
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQUEST
-from fedappeal.flower.superlink.superlink_log import RateLimitedLog
+from fedappeal.flower.superlink.superlink_log import NewErrors, RateLimitedLog
 from fedappeal.protocol import keys
+from fedappeal.protocol.proof import client_id_of
 from tests.flower.conftest import Server, serve, serve_by
 from tests.hostile.forged import Forged, Upload, announce, forged, model, npy, reply
 
@@ -342,3 +344,40 @@ def test_the_latest_node_is_remembered_though_all_others_have_something_stored(
         limits._node(node_id).stored = {"kept": 1}
     assert limits._node(3) is limits._node(3)
     assert sorted(limits._nodes) == [1, 2, 3]
+
+
+def test_a_client_that_is_not_registered_is_one_line_until_the_reason_changes(
+    bounded: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
+    caplog.set_level(logging.INFO, "flwr")
+    now = [100.0]
+    new = NewErrors(lambda: now[0])
+
+    def shown() -> list[str]:
+        records = [record for record in caplog.records if "ApiError" in record.getMessage()]
+        caplog.clear()
+        return [f"{record.levelname} {record.getMessage()}" for record in records if new.filter(record)]
+
+    def refused() -> None:
+        with pytest.raises(NotActivated):
+            fleet.activate(10.0)
+
+    fleet, other = bounded.fleet(), bounded.fleet()
+    client = client_id_of(fleet._signer.public_key)
+    for _ in range(3):
+        refused()
+    assert shown() == [f"WARNING a client is refused: {client} is not registered"]
+    refused()
+    with pytest.raises(NotActivated):
+        other.activate(10.0)
+    (line,) = shown()
+    assert client_id_of(other._signer.public_key) in line, "each client has a line of its own"
+    fleet.register()
+    fleet.activate(10.0)
+    for _ in range(2):
+        refused()
+    assert shown() == [f"WARNING a client is refused: {client} counts as online still"], "another reason"
+    now[0] += 601.0
+    refused()
+    assert len(shown()) == 1

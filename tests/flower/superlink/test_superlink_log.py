@@ -21,6 +21,7 @@ from fedappeal.flower.superlink.superlink_log import (
     MOST_LINES,
     EventsOnly,
     FewOfEachCall,
+    NewErrors,
     Unexpected,
     log_refusals,
     readable_log,
@@ -73,6 +74,23 @@ def test_whoever_calls_without_end_writes_few_lines(
     assert all(few.filter(ours) for _ in range(MOST_LINES + 1))
     now[0] += 60.0
     assert few.filter(refused[0])
+
+
+def test_other_errors_about_a_call_are_said_again_as_seldom(
+    any_server: Server, logged: pytest.LogCaptureFixture
+) -> None:
+    new = NewErrors()
+    fleet, _ = any_server.node()
+    for _ in range(3):
+        with pytest.raises(api.AlreadyRegistered):
+            fleet.register()
+    records = [record for record in logged.records if "ApiError" in record.getMessage()]
+    assert [record.levelname for record in records if new.filter(record)] == ["ERROR"]
+    ours = logging.LogRecord("flwr", logging.ERROR, "", 0, "the disk is full", None, None)
+    assert all(new.filter(ours) for _ in range(3))
+    made_up = (f"[Fleet.RegisterNode][ApiError:1] {number}" for number in range(2000))
+    assert all(new.filter(logging.LogRecord("flwr", logging.ERROR, "", 0, text, None, None)) for text in made_up)
+    assert len(new._lately._said) == 1000, "strangers fill no memory"
 
 
 @pytest.fixture

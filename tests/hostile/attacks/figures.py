@@ -1,4 +1,6 @@
-"""How docs/privacy.md says what an attack found: as lines of its tables."""
+"""How docs/attacks.json, and docs/privacy.md, say what an attack found."""
+
+import json
 
 import numpy as np
 
@@ -6,7 +8,7 @@ from fedappeal.protocol import keys
 from tests.docs.pages import DOCS
 from tests.hostile.attacks.victim import Found, Vector, Victim
 
-PAGE = (DOCS / "privacy.md").read_text()
+MEASURED: list[list[str | int]] = json.loads((DOCS / "attacks.json").read_text())
 SILENT = "--no-report-loss --no-report-weight --no-report-appeal --no-answer-evaluate"
 NOISY = "--clipping-norm 1 --dp-epsilon 5"
 CLIPPED = "--clipping-norm 1"
@@ -15,43 +17,31 @@ SHORT = {SILENT: "silent", NOISY: "noise", CLIPPED: "clipping"}
 
 
 def check(attack: str, options: str, models: int, figure: str) -> None:
-    """Check that a line of the page's tables says what was measured; prints the line."""
-    line = f"| {attack} | {_shown(options)} | {models} | {figure} |"
+    """Check that what was measured is a line of the committed figures; prints the line."""
+    line = [attack, _shown(options), models, figure]
     print(line)
-    assert line in PAGE.splitlines()
-
-
-def check_column(attack: str, options: str, models: int, figure: str) -> None:
-    """Check that the page's table with a column a switch says what was measured; prints the cell."""
-    print(attack, _shown(options), models, figure)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| ")]
-    (columns,) = [row for row in rows if row[:2] == ["attack", "models"]]
-    (row,) = [row for row in rows if row[:2] == [attack, str(models)]]
-    assert row[columns.index(_shown(options))] == figure
+    assert line in MEASURED
 
 
 def _shown(options: str) -> str:
     own = options.removeprefix(SILENT).strip()
-    return (
-        ", ".join([*(["silent"] if SILENT in options else []), *([SHORT.get(own, f"`{own}`")] if own else [])])
-        or "none"
-    )
+    return ", ".join([*(["silent"] if SILENT in options else []), *([SHORT.get(own, own)] if own else [])]) or "none"
 
 
 def requirement_figure(found: float, rho: float) -> str:
     """Return how far a requirement that was worked out is from the client's, in words."""
     off = abs(found - rho) / rho
     if off > 0.5:
-        return "more than 50 % off"
-    return f"within {next(bound for bound in (0.01, 1, 50) if 100 * off <= bound)} %"
+        return "rho_k more than 50 % off"
+    return f"rho_k within {next(bound for bound in (0.01, 1, 50) if 100 * off <= bound)} %"
 
 
 def labels_figure(found: Vector, truth: list[int], split: str = keys.TRAIN_SPLIT) -> str:
     """Return how far counts of labels are from the client's, in words."""
     off, of = float(np.sqrt(np.mean((found - truth) ** 2))), f"({sum(truth)} {split})"
     if off < 0.01:
-        return f"exact {of}"
-    return f"within 4 {of}" if off < 4 else f"more than 4 off {of}"
+        return f"labels exact {of}"
+    return f"labels within 4 {of}" if off < 4 else f"labels more than 4 off {of}"
 
 
 def images_figure(found: Found[Vector], victim: Victim) -> str:
@@ -60,4 +50,4 @@ def images_figure(found: Found[Vector], victim: Victim) -> str:
     gaps = np.abs(found.value.reshape(-1, 1, truth.shape[1]) - truth[None]).max(axis=2)
     right = gaps.min(axis=1, initial=np.inf) < 1e-4
     count = len(set(gaps.argmin(axis=1)[right])) if right.any() else 0
-    return f"{count} of {len(truth)}"
+    return f"{count} of {len(truth)} images"

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedappeal.core.local_rule import BatchedTerms, LocalTrainingSettings
+from fedappeal.core.local_rule import BatchedTerms
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.simulation.forms import convolution
-from fedappeal.simulation.forms.batched import Cohort, Examples, NotBatchable, line_up, train
+from fedappeal.simulation.forms.batched import Cohort, Examples, NotBatchable, Target, line_up, train
 from fedappeal.simulation.forms.layered import BatchedModel, LayeredForm
 from fedappeal.tasks.models import cnn, logistic, mlp
 from strategies.fedprox import FedProx
@@ -137,6 +138,24 @@ def test_batched_training_equals_one_client_at_a_time(
             torch.testing.assert_close(p[place], expected[n].detach(), rtol=1e-4, atol=1e-5)
         moved = max((p[place] - dict(model.named_parameters())[n]).abs().max().item() for n, p in parameters.items())
         assert moved > 1e-3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_autograd_through_the_layers_finds_the_same_gradients(name: str) -> None:
+    model, examples, rows = problem(name)
+    batches, _ = line_up(rows, CPU)
+    draws = torch.Generator().manual_seed(1)
+    parameters = {n: p + 0.05 * torch.randn(4, *p.shape, generator=draws) for n, p in model.named_parameters()}
+    parameters = {n: p.detach().requires_grad_() for n, p in parameters.items()}
+    form, cohort = LayeredForm(CLASSIFICATION, model), Cohort(parameters)
+    for step in (0, 1):
+        batch, weights = examples.take(batches.rows[step]), batches.weights[step]
+        sums = {n: torch.zeros_like(p) for n, p in parameters.items()}
+        with torch.no_grad():
+            form.add_gradient(cohort, batch, weights, Target(sums), training=True)
+        found = torch.autograd.grad(form.loss(cohort, batch, weights), list(parameters.values()))
+        for expected, gradient in zip(sums.values(), found, strict=True):
+            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["cnn", "strided"])

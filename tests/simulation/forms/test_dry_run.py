@@ -104,16 +104,23 @@ def _lenient(model: nn.Module) -> str:
 
 
 def test_what_has_no_batching_rule_is_named() -> None:
+    chained = Around(lambda x: torch.chain_matmul(x, torch.eye(4)))  # type: ignore[no-untyped-call]
+    assert reason(chained) == "layer 'inner' (Inner): PyTorch has no batched aten::chain_matmul"
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_have_their_batched_form_from_pytorchs_decompositions(kind: type[nn.RNNBase]) -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.memory, self.last = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 3)
+            self.memory, self.last = kind(2, 4, batch_first=True), nn.Linear(4, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             y: Tensor = self.last(self.memory(x.view(-1, 2, 2))[0][:, -1])
             return y
 
-    assert reason(Recurrent()) == "layer 'memory' (LSTM): PyTorch has no batched aten::lstm.input"
+    model = Recurrent()
+    check_form(VmapForm(Classification(), model), Classification(), model, data())
 
 
 def test_batch_normalisation_and_any_buffer_that_changes_is_named() -> None:

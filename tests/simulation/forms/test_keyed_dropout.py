@@ -15,9 +15,9 @@ from client.training.models import arrays_of
 from client.training.noise import Noise, active_masks, begin_forward_pass, keyed_dropout
 from client.training.requests import Arithmetic, TrainRequest
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.draws import draw_seed
 from fedappeal.protocol.packing import Arrays
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.simulation.forms.batched import BatchedForm, Examples
 from fedappeal.simulation.forms.layered import LayeredForm
 from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue, ThreadedScheduler

@@ -11,15 +11,14 @@ from torch import nn
 
 from client.training.requests import EvaluateRequest
 from fedappeal.simulation.evaluation import for_inference
-from fedappeal.simulation.forms import scheduler
-from fedappeal.simulation.forms.scheduler import BatchScheduler
+from fedappeal.simulation.forms.scheduler import AT_ONCE, BatchScheduler
 
 
 class Recorder(BatchScheduler):
     """Answers every request with itself, and notes what was answered at once."""
 
-    def __init__(self, largest_batch: int = 32) -> None:
-        super().__init__(pool=None, form=Mock(largest_batch=largest_batch))  # type: ignore[arg-type]
+    def __init__(self, largest_batch: int = 32, at_once: int = 512) -> None:
+        super().__init__(None, Mock(largest_batch=largest_batch), at_once=at_once)  # type: ignore[arg-type]
         self.at_once: list[list[Any]] = []
 
     def _answers(self, requests: Sequence[Any]) -> list[Any]:
@@ -103,18 +102,42 @@ def test_a_client_that_was_not_given_or_has_answered_is_passed_over() -> None:
     assert clients.results(["a"]) == {}
 
 
-def test_more_clients_than_may_be_under_way_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "AT_ONCE", 2)
-    clients = Recorder()
+@pytest.mark.parametrize("joining", ["", "bd", "abcde"])
+def test_more_clients_than_may_be_under_way_are_all_answered(joining: str) -> None:
+    clients = Recorder(largest_batch=2, at_once=2)
     for name in "abcde":
-        clients.start(name, volunteer(name, name in "bd"))
+        clients.start(name, volunteer(name, name in joining))
     left, results = list("abcde"), {}
     while left:
         came = clients.results(left)
         assert came
         results |= came
         left = [name for name in left if name not in came]
-    assert sorted(results.values()) == ["a sat out", "b joined", "c sat out", "d joined", "e sat out"]
+    assert results == {name: f"{name} {'joined' if name in joining else 'sat out'}" for name in "abcde"}
+
+
+def test_no_client_begins_beside_as_many_as_may_be_under_way() -> None:
+    """Each would be measured alone, where those that come later are measured together."""
+    clients = Recorder(largest_batch=2, at_once=2)
+    for name in "abcd":
+        clients.start(name, volunteer(name, True))
+    assert list(clients.results(list("abcd"))) == ["a", "b"]
+    assert list(clients.results(["d"])) == ["d"]
+    assert clients.at_once == [
+        ["measure a", "measure b"],
+        ["train a", "train b"],
+        ["measure c", "measure d"],
+        ["train d", "train c"],
+    ]
+
+
+def test_a_named_client_begins_without_room_where_only_others_are_under_way() -> None:
+    clients = Recorder(largest_batch=2, at_once=2)
+    for name in "abc":
+        clients.start(name, volunteer(name, True))
+    assert clients.results(["a", "b"], train=False) == {}
+    assert clients.results(["c"]) == {"c": "c joined"}
+    assert clients.at_once == [["measure a", "measure b"], ["measure c"], ["train c", "train a"]]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -153,4 +176,4 @@ def test_of_clients_that_train_alone_no_more_replies_are_held_than_began_togethe
 
     for number in range(1500):
         clients.start(str(number), alone)
-    assert len(clients.results([str(number) for number in range(1500)])) == scheduler.AT_ONCE
+    assert len(clients.results([str(number) for number in range(1500)])) == AT_ONCE

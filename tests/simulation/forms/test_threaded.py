@@ -14,11 +14,12 @@ from torch import nn
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, TrainRequest
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalProblem, LocalTrainingSettings
+from fedappeal.core.local_rule import LocalProblem
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.forms.scheduler import ThreadedScheduler, may_share
 from fedappeal.simulation.options import Simulation

@@ -1,6 +1,7 @@
 """Clients side by side by vmap: what they do one after another, for models and tasks of every kind."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,18 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, GradientRequest, TrainRequest
-from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from client.training.sgd import SGD, AdamW
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig, TaskSettings
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.forms.batched import Cohort, Examples, Target, line_up, train
 from fedappeal.simulation.forms.scheduler import BatchScheduler
@@ -27,6 +30,8 @@ from fedappeal.simulation.pool import Pool
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.examples import Split
 from strategies.fedprox import FedProx
+from strategies.perfedavg import PerFedAvg
+from strategies.pfedme import PFedMe
 from strategies.scaffold import Scaffold
 from tests.problems import Classification
 from tests.simulation.structures import EXAMPLES, TASKS, Classes, FrozenBelow, Structured, Tokens
@@ -44,9 +49,9 @@ class Watched(VmapForm):
         super().__init__(*given)
         self.active: list[int] = []
 
-    def add_gradient(self, clients: Cohort, *given: Any, **named: Any) -> None:
+    def loss(self, clients: Cohort, *given: Any, **named: Any) -> Tensor:
         self.active.append(len(next(iter(clients.trained.values()))))
-        super().add_gradient(clients, *given, **named)
+        return super().loss(clients, *given, **named)
 
 
 class Setting:
@@ -129,6 +134,30 @@ def test_clients_train_to_what_they_train_to_alone(
         for new, r in zip(expected, requests, strict=True)
     ]
     assert min(moved) > 1e-3
+
+
+@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        AdamW(AdamW.Settings(eps=1e-3)),
+        PFedMe.LocalRule(PFedMe.Settings(moreau_steps=2)),
+        PerFedAvg.LocalRule(PerFedAvg.Settings(maml_order="first")),
+        PerFedAvg.LocalRule(PerFedAvg.Settings()),
+    ],
+)
+def test_rules_that_stack_train_clients_of_equal_steps_to_what_they_train_to_alone(
+    kind: type[Structured], rule: LocalRule
+) -> None:
+    this = Setting(kind)
+    requests = [
+        replace(request, batches=np.resize(request.batches, (steps * rule.draws(), request.batches.shape[1])))
+        for request, steps in zip(this.requests([rule] * CLIENTS), (2, 2, 2, 2, 2, 3), strict=True)
+    ]
+    with sdpa_kernel(SDPBackend.MATH):  # PyTorch's faster attention is differentiated once
+        expected = [Arithmetic().train(request) for request in requests]
+        assert_close(this.side_by_side(requests), expected)
+    assert set(this.form.active) == {4}  # the others have smaller minibatches, and more steps
 
 
 def test_training_is_sgd_of_pytorch() -> None:

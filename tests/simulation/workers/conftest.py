@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from fedappeal.simulation.workers.cluster import OWN
-
+WITH_TOKEN = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_agent_register_timeout_ms": "300000",  # Ray's 30 s are short on a busy machine
+    "RAY_worker_register_timeout_seconds": "300",
+}
+"""Ray's environment."""
 LEAN = {
     "include_dashboard": False,
     "include_log_monitor": False,
@@ -25,7 +31,7 @@ def cluster() -> Iterator[Any]:
         pytest.skip("needs ray")
     # Before ray is imported: it reads them then.
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in {**OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
+        for name, value in {**WITH_TOKEN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
             patched.setenv(name, value)
         from ray.cluster_utils import Cluster
 

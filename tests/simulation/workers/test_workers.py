@@ -1,4 +1,4 @@
-"""Runs whose clients are shared out give what one process gives, through losses of workers and resumption too."""
+"""Runs whose clients are shared out give what one process gives, continued after the loss of a worker too."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,8 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
-from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.options import SEQUENTIAL, Simulation
+from fedappeal.simulation.workers.cluster import WorkerLost
 from fedappeal.system.files import read_safetensors
 from server.checkpoints import settings_to_resume
 from tests.simulation.test_resume import SETTINGS, STRATEGIES
@@ -81,110 +82,69 @@ def assert_same(one: Path, other: Path) -> None:
         np.testing.assert_allclose(model_too[name], values, rtol=2e-4, atol=2e-6)
 
 
+ONE_BY_ONE = {
+    "dropout": {"model": "tests.engines.models:Skipping"},
+    "personal layers": {"share": "!*bias", "strategy": "fedavg"},
+    "adaptation": {"judge-on": "cross-fitted", "participation": "appeal=0.5,always=0.5", "clients-per-round": 0},
+    "use = best": STRATEGIES["maxfl"],
+    "a record besides the model": {"strategy": "scaffold"},
+    "single models": {"strategy": "mifa", "participation": "always+bernoulli"},
+    "a median": {"strategy": "fedavg", "aggregation": "median", "clients-per-round": 0},
+    "bounds": {"byzantine-share": 0.34, "byzantine-attack": "flip", "influence": "bounded", "clients-per-round": 0},
+    "not finite": {"learning-rate": 1e38, "requirement": "fixed"},
+}
+
+
+@pytest.mark.parametrize("changed", ONE_BY_ONE.values(), ids=ONE_BY_ONE)
+def test_one_by_one_the_result_is_that_of_one_process_to_the_bit(
+    changed: dict[str, Any], tmp_path: Path, workers: Workers
+) -> None:
+    config = settings(**changed)
+    one, three = (
+        run(tmp_path / str(number), config, Simulation(SEQUENTIAL, threads=1, workers=number)) for number in (0, 3)
+    )
+    assert str(numbers(three)) == str(numbers(one))  # as text: a number that is none equals itself
+    model, model_too = read_safetensors(one / MODEL)[0], read_safetensors(three / MODEL)[0]
+    assert {name: values.tobytes() for name, values in model_too.items()} == {
+        name: values.tobytes() for name, values in model.items()
+    }
+    assert len(workers.latest) == 3
+
+
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_the_result_is_that_of_one_process(
+def test_side_by_side_the_result_is_that_of_one_process(
     strategy: str, tmp_path: Path, workers: Workers, one_process: Callable[[RunConfig], Path]
 ) -> None:
     config = settings(strategy=strategy, **STRATEGIES[strategy])
     assert_same(one_process(config), run(tmp_path / "three", config, THREE))
 
 
+def test_nobody_trains_before_it_is_known_who_does(tmp_path: Path, workers: Workers) -> None:
+    """Clients that sit out are replaced first: all joiners of a round train at once, in one call of each worker."""
+    config = settings(participation="always+bernoulli", evaluate_every=0, clients=12, unseen_clients=0, rounds=8)
+    run(tmp_path / "three", config, THREE)
+    assert sum(line["sat_out"] for line in Record(tmp_path / "three").history) > 3
+    trained = [[call for call in local.calls if call[0] == "answer" and call[4]] for local in workers.latest]
+    asked = [[call for call in local.calls if call[0] == "answer" and not call[4]] for local in workers.latest]
+    # A round's training, the roll call's warm-up, and the evaluation at the end.
+    assert all(len(calls) <= config.rounds + 3 for calls in trained)
+    assert sum(map(len, asked)) > sum(map(len, trained))
+
+
 @pytest.mark.parametrize("strategy", ["maxfl", "scaffold"])
-def test_bounds_hold_where_models_are_folded(strategy: str, tmp_path: Path, workers: Workers) -> None:
-    attack = {"byzantine_share": 0.34, "byzantine_attack": "flip", "influence": "bounded"}
-    config = settings(strategy=strategy, clients_per_round=0, **attack)
-    assert_same(run(tmp_path / "one", config, ALONE), run(tmp_path / "three", config, THREE))
-    assert sum(line["bounded"] for line in Record(tmp_path / "three").history) > 0
-
-
-def test_an_aggregation_that_needs_single_models_gets_them(tmp_path: Path, workers: Workers) -> None:
-    config = settings(strategy="fedavg", clients_per_round=0, aggregation="median", participation="always")
-    one = run(tmp_path / "one", config, ALONE)
-    assert_same(one, run(tmp_path / "three", config, THREE))
-    mean = run(tmp_path / "mean", config.model_copy(update={"aggregation": "mean"}), ALONE)
-    with pytest.raises(AssertionError):
-        assert_same(one, mean)
-    assert all("fold" not in worker.calls for worker in workers.made)
-
-
-def test_values_that_are_not_finite_are_left_out_where_models_are_folded(tmp_path: Path, workers: Workers) -> None:
-    config = settings(strategy="maxfl", learning_rate=1e38, requirement="fixed")
-    assert_same(run(tmp_path / "one", config, ALONE), run(tmp_path / "three", config, THREE))
-    assert Record(tmp_path / "three").history[0]["failed"] > 0
-
-
-def test_only_sums_leave_a_worker(tmp_path: Path, workers: Workers) -> None:
-    """Of 12 models, each of two workers sends one sum a round."""
-    config = settings(strategy="fedavg", clients=12, clients_per_round=0, unseen_clients=0, participation="always")
-    config = config.model_copy(update={"model": "mlp", "rounds": 2, "requirement": "fixed"})
-    how = Simulation(threads=1, workers=2)
-    run(tmp_path / "sums", config, how)
-    model = sum(values.nbytes for values in read_safetensors(tmp_path / "sums" / MODEL)[0].values())
-    assert all(worker.calls.count("fold") == config.rounds for worker in workers.made)
-    assert all(model < worker.bytes["fold"][0] < model + 4000 for worker in workers.made)
-    trained = [worker.bytes["answer"][1] for worker in workers.made]  # the roll call comes before
-    workers.keeps = False
-    run(tmp_path / "models", config, how)
-    assert_same(tmp_path / "models", tmp_path / "sums")
-    sent = [worker.bytes["answer"][1] for worker in workers.made]
-    assert all(5.9 * model < more - less < 6.1 * model for more, less in zip(sent, trained, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "method", "when"),
-    [
-        ("scaffold", "answer", "before"),
-        ("fedavg", "answer", "after"),
-        ("qfedavg", "answer", "after"),
-        ("scaffold", "fold", "before"),
-        ("maxfl", "fold", "after"),
-    ],
-)
-def test_a_lost_workers_clients_go_to_the_others(
-    strategy: str,
-    method: str,
-    when: str,
-    tmp_path: Path,
-    workers: Workers,
-    one_process: Callable[[RunConfig], Path],
+def test_a_run_that_lost_a_worker_can_be_continued(
+    strategy: str, tmp_path: Path, workers: Workers, one_process: Callable[[RunConfig], Path]
 ) -> None:
     config = settings(strategy=strategy, **STRATEGIES[strategy])
-    one = one_process(config)
-    workers.dies = lambda worker, called, count: when * (worker == 1 and called == method and count == 3)
-    three = run(tmp_path / "three", config, THREE)
-    assert_same(one, three)
-    lost = [event["worker"] for event in Record(three).events if event["event"] == "worker-lost"]
-    assert lost == [1]
-
-
-def test_workers_are_lost_one_after_another_even_while_clients_are_placed(
-    tmp_path: Path, workers: Workers, one_process: Callable[[RunConfig], Path]
-) -> None:
-    config = settings(strategy="scaffold")
-    one = one_process(config)
-
-    def dies(worker: int, method: str, count: int) -> str:
-        gone = {(2, "fold", 2), (0, "place", 2)}
-        return "after" if (worker, method, count) in gone else ""
-
-    workers.dies = dies
-    assert_same(one, run(tmp_path / "three", config, THREE))
-    lost = [event["worker"] for event in Record(tmp_path / "three").events if event["event"] == "worker-lost"]
-    assert lost == [2, 0]
-
-
-def test_a_run_without_workers_left_can_be_continued(
-    tmp_path: Path, workers: Workers, one_process: Callable[[RunConfig], Path]
-) -> None:
-    config = settings(strategy="scaffold")
-    one = one_process(config)
-    workers.dies = lambda worker, method, count: "before" * (method == "answer" and count == 7)
-    with pytest.raises(RuntimeError, match="all workers are lost"):
-        run(tmp_path / "three", config, THREE)
-    workers.dies = lambda worker, method, count: ""
-    path = tmp_path / "three"
-    done = len(Record(path).history)
-    assert 0 < done < config.rounds
+    one, path = one_process(config), tmp_path / "three"
+    workers.most = 12
+    with pytest.raises(WorkerLost, match="killed"):
+        run(path, config, THREE)
+    assert [event["reason"] for event in Record(path).events if event["event"] == "worker-lost"] == [
+        "a worker is lost: killed"
+    ]
+    assert 0 < len(Record(path).history) < config.rounds
+    workers.most = 0
     how = Simulation.of_runtime(Record(path).config["runtime"])
     assert how.workers == 3
     simulate(settings_to_resume(path, None), RunFolder.open(path), how)

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 from client.joined_round import JoinedRound
 from client.learner import Job, Sent
-from client.participant import Decided, Participant
+from client.participant import Participant
 from client.settings import NodeSettings
 from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of, evaluate, mean_gradient
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.requirement import UNMEASURED, Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.draws import batch_indices
-from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split
 from strategies import AdaGD
@@ -49,14 +49,13 @@ def participant() -> Participant:
 def joined(one: Participant, rule: LocalRule, arrays: Named, server_round: int = 1, **settings: Any) -> JoinedRound:
     content = RecordDict({keys.ARRAYS: Layout.of(arrays).pack(arrays)})
     training = LocalTrainingSettings(**(TRAINING | settings))
-    decided = Decided(Decision.JOINED)
-    return JoinedRound(one, decided, rule, content, arrays, server_round, "k", training, {}, NOT_MEASURED)
+    return JoinedRound(one, "", rule, content, arrays, server_round, "k", training, {}, NOT_MEASURED)
 
 
 def sent_by(one: Participant, server_round: int = 1, own: dict[str, Scalar] | None = None, **settings: Any) -> Named:
     """What a client sends for the initial model, by name."""
     rule = AdaGD.LocalRule(AdaGD.Settings.parse({"form": "one-gradient", **(own or {})}))
-    return LAYOUT.unpack(joined(one, rule, INITIAL, server_round, **settings).update()[keys.ARRAYS])
+    return LAYOUT.unpack(rule.reply(joined(one, rule, INITIAL, server_round, **settings))[keys.ARRAYS])
 
 
 def by_hand(x: Tensor, y: Tensor, arrays: Named = INITIAL) -> Named:
@@ -111,7 +110,7 @@ def test_it_does_not_depend_on_the_round_or_on_what_was_trained_before() -> None
     one = participant()
     before = torch.get_rng_state()
     first = sent_by(one, 1)
-    one.trained(INITIAL, Job(SGD(), LocalTrainingSettings(**TRAINING), "batches", 1))
+    one.learner.train(INITIAL, Job(SGD(), LocalTrainingSettings(**TRAINING), "batches", 1))
     again = sent_by(one, 7)
     assert all(np.array_equal(first[k], again[k]) for k in first)
     assert torch.equal(torch.get_rng_state(), before)
@@ -124,7 +123,7 @@ def test_a_minibatch_gradient_is_of_the_examples_drawn_for_the_round() -> None:
     one = participant()
     data = one.learner.data.train
     for server_round in (1, 2):
-        (batch,) = batch_indices(CONFIG.seed, one.client_id, server_round, len(data), 1, 20, "gradient")
+        (batch,) = np.asarray(Minibatches(CONFIG.seed, one.client_id, server_round, len(data), 1, 20, "gradient"))
         assert len(set(batch)) == 20
         assert close(sent_by(one, server_round, BATCH), by_hand(data.x[batch], data.y[batch]))
     assert not close(sent_by(one, 1, BATCH), sent_by(one, 2, BATCH))
@@ -136,7 +135,7 @@ def test_several_local_steps_send_how_far_they_went(size: int) -> None:
     one = participant()
     data = one.learner.data.train
     w = {k: v.astype(np.float64) for k, v in INITIAL.items()}
-    for batch in batch_indices(CONFIG.seed, one.client_id, 3, len(data), 4, size or len(data), "gradient"):
+    for batch in np.asarray(Minibatches(CONFIG.seed, one.client_id, 3, len(data), 4, size or len(data), "gradient")):
         found = by_hand(data.x[batch], data.y[batch], w)
         w = {k: w[k] - 0.5 * found[k] for k in w}
     expected = {k: (INITIAL[k] - w[k]) / (4 * 0.5) for k in w}
@@ -172,8 +171,9 @@ def test_a_model_with_more_than_trainable_parameters_is_refused(
     one = participant()
     one.learner.model, one.learner.expects = model, Layout.of(arrays_of(model))
     one.learner.trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+    rule = AdaGD.LocalRule()
     with pytest.raises(ConfigError, match=line) as error:
-        joined(one, AdaGD.LocalRule(), arrays_of(model)).update()
+        rule.reply(joined(one, rule, arrays_of(model)))
     assert "\n" not in str(error.value)
 
 
@@ -213,7 +213,7 @@ told_by = metrics_of
 def good_model() -> Named:
     """A model that client 1 is content with: its training loss is below 0.3."""
     one = participant()
-    trained = one.trained(
+    trained = one.learner.train(
         INITIAL, Job(SGD(), LocalTrainingSettings(**(TRAINING | {"local_steps": 300})), "batches", 1)
     )
     assert one.judge(trained, Sent("good"), "train").loss <= PRECISION

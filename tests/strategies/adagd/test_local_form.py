@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
@@ -92,7 +92,7 @@ class Program:
         steps = self.config.local_steps or self.config.local_epochs * -(-len(y) // self.config.batch_size)
         of = self.config.seed, f"client-{client:04d}", number, len(y), steps, self.config.batch_size
         w, pace = self.w.copy(), np.zeros_like(self.w)
-        for batch in batch_indices(*of):
+        for batch in np.asarray(Minibatches(*of)):
             pace = self.config.momentum * pace + self.loss(w, x[batch], y[batch])[1]
             w -= self.rate(number) * pace
         return self.w - w, steps

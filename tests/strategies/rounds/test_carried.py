@@ -131,3 +131,16 @@ def test_what_is_no_model_like_the_one_that_was_sent_ends_the_run(returned: obje
     strategy.returned = returned
     with pytest.raises(ConfigError, match=said):
         intake(strategy, 1, model(0.25)).next_model()
+
+
+class Replaces(FedAvg):
+    """A strategy whose author puts the next model in the place of the one that was sent."""
+
+    def finish(self, round: Round) -> Any:
+        round.model = ArrayRecord()
+        return round.model
+
+
+def test_the_next_model_is_compared_with_the_one_that_was_sent_though_an_author_replaces_that() -> None:
+    with pytest.raises(ConfigError, match=r"a model with arrays \[\], not \['flat-float64'\]"):
+        intake(Replaces(), 1, model(0.25)).next_model()

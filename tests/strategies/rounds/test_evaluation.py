@@ -9,12 +9,13 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import Metric
 from strategies import FedAvg
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.replies import read_evaluate
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.summary import incomplete, summarise
 from tests.grid import MemoryGrid, Volunteer, model
 
@@ -53,7 +54,9 @@ def test_a_metric_that_is_no_number_is_missing_for_its_client_and_its_loss_count
         {keys.LOSS: 3.0, "auc": 0.7, "f1": 0.75},
     ]
 
-    def read(answer: dict[str, float]) -> MetricRecord:
+    be_sender(1, 1, 1)
+
+    def read(answer: dict[str, float]) -> dict[str, float]:
         content = RecordDict({keys.METRICS: MetricRecord({keys.NUM_EXAMPLES: 4, **answer})})
         return read_evaluate(Message(content, reply_to=Message(RecordDict(), 1, "evaluate")), auc)
 

@@ -13,7 +13,7 @@ from strategies import FedAvg
 from strategies.rounds.algorithm import Survey
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.round import Instructions, Reply, Round, RoundRecord, claim
 from strategies.rounds.strategy import rounds_of
 from tests.grid import Handler, MemoryGrid, Volunteer, Watch, model, run, values_of

@@ -5,11 +5,14 @@ from collections.abc import Callable
 import pytest
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.server.superlink.linkstate.utils import MESSAGE_UNAVAILABLE_ERROR_REASON, NODE_UNAVAILABLE_ERROR_REASON
 
 from fedappeal.protocol import keys
 from strategies import FedAvg
 from strategies.rounds.exchange.exchange import _LATE_AT_ONCE, Channel, Exchange
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.replies import NO_ANSWER
+from strategies.rounds.round import RoundRecord
 from tests.grid import Handler, MemoryGrid, Volunteer, Watch, model, run
 
 FROM_SUPERLINK = [ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE]
@@ -81,13 +84,13 @@ def test_unseen_clients_do_not_end_an_outage() -> None:
     assert watch.records[1].seconds == pytest.approx(40.0, abs=0.5)
 
 
-def answering(code: int, server_round: int, name: str) -> Handler:
+def answering(code: int, server_round: int, name: str, reason: str = "not now") -> Handler:
     """A client in whose place an error comes in one round."""
     volunteer = Volunteer(name)
 
     def answer(message: Message) -> Message | None:
         if message.metadata.message_type == "train" and message.metadata.group_id == str(server_round):
-            return Message(Error(code, "not now"), reply_to=message)
+            return Message(Error(code, reason), reply_to=message)
         return volunteer(message)
 
     return answer
@@ -136,11 +139,10 @@ class Late:
         self.grid.pull_messages = counted  # type: ignore[assignment, method-assign]
 
     def exchange(self, members: list[Member], deadline: float) -> None:
-        exchange = Exchange(self.channel, deadline, MessageType.TRAIN)
-        exchange.send([(m, Message(RecordDict({keys.ARRAYS: model(0)}), m.node_id, "train")) for m in members])
-        for _ in exchange.replies():
+        exchange = Exchange(self.channel, RoundRecord(1), deadline, MessageType.TRAIN)
+        wave = [(m, Message(RecordDict({keys.ARRAYS: model(0)}), m.node_id, "train")) for m in members]
+        for _ in exchange.replies(iter([wave])):
             pass
-        exchange.close()
 
     def wait_for_another(self, until: float) -> None:
         self.exchange([Member("other", 99)], until)
@@ -171,6 +173,14 @@ def test_the_superlinks_word_on_a_late_message_ends_no_absence_but_the_asking(co
     late.wait_for_another(80.0)
     assert late.channel.absent == {m.client_id for m in late.members} | {"other"}
     assert not set(late.pulls[-1]) & set(late.ids)
+
+
+def test_what_flower_says_of_an_expired_message_is_said_in_our_words() -> None:
+    grid = trio()
+    for node, reason in ((10, MESSAGE_UNAVAILABLE_ERROR_REASON), (11, NODE_UNAVAILABLE_ERROR_REASON), (12, "other")):
+        grid.nodes[node] = answering(ErrorCode.MESSAGE_UNAVAILABLE, 1, f"c{node - 10}", reason)
+    _, watch = run(FedAvg(evaluate_every=0), grid, 1)
+    assert watch.records[0].failures == {"c0": NO_ANSWER, "c1": NO_ANSWER, "c2": "other"}
 
 
 def test_a_message_that_expires_with_its_deadline_was_a_missed_deadline() -> None:

@@ -1,5 +1,7 @@
 """The round loop: who is folded, who replaces whom, and what a round leaves behind."""
 
+import math
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -12,6 +14,7 @@ from fedappeal.settings.config import ConfigError, Scalar
 from strategies import FedAvg
 from strategies.rounds.exchange.members import Member, sampling_order
 from strategies.rounds.exchange.messages import evaluate_messages
+from strategies.rounds.exchange.replies import NO_ANSWER
 from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, Watch, model, opened, run, time_of, values_of
 
@@ -196,6 +199,19 @@ def test_the_callers_records_are_not_changed() -> None:
     assert start == model(0)
     for message in grid.sent("train"):
         assert message.content.config_records[keys.CONFIG]["learning-rate"] == 0.1
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(None, 20.0), (7.0, 7.0)])
+def test_a_timeout_given_to_start_is_the_deadline_of_each_exchange(timeout: float | None, seconds: float) -> None:
+    grid = grid_of(crowd(3))
+    grid.delay = lambda node, message: math.inf if (node, message.metadata.message_type) == (101, "train") else 0.0
+    strategy = FedAvg(round_timeout=20.0, evaluate_every=0)
+    _, watch = run(strategy, grid, 1, timeout=timeout)
+    assert watch.records[0].seconds == pytest.approx(seconds, abs=0.5)
+    assert watch.records[0].failures == {"c1": NO_ANSWER}
+    with pytest.raises(ConfigError, match=r"^timeout = -1.* is not allowed"):
+        run(strategy, grid, 1, timeout=-1)
+    assert rounds_of(strategy).setup.shared.round_timeout == 20.0, "as the strategy was made, for another start"
 
 
 def test_replies_are_not_all_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def test_adagd_with_local_steps_takes_a_schedule() -> None:
 
 def test_the_runs_settings_reach_the_strategy() -> None:
     given = {"lr-schedule": "cosine", "lr-warmup-rounds": 2, "lr-final-share": 0.3}
-    shared = check_settings(RunConfig.parse(given)).shared()
+    shared = check_settings(RunConfig.parse(given)).shared_settings()
     assert (shared.lr_schedule, shared.lr_warmup_rounds, shared.lr_final_share) == ("cosine", 2, 0.3)
 
 

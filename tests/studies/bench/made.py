@@ -3,8 +3,8 @@
 from typing import Any
 
 from fedappeal.protocol.metric import ACCURACY
+from fedappeal.studies.bench.bench_results import NAME, BenchResults
 from fedappeal.studies.bench.design import CORE, TASKS, Cell
-from fedappeal.studies.bench.results import NAME, BenchResults
 from fedappeal.studies.results import Row
 
 KEYS = ("kept", "stayed", "score", "regret", "worst", "megabytes")

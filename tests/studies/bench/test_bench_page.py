@@ -16,9 +16,9 @@ from fedappeal.studies.bench.bench_page import (
     with_verdicts,
     write_page,
 )
+from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
 from fedappeal.studies.bench.design import CORE, RATES, Cell
 from fedappeal.studies.bench.ignition import Level, ignition
-from fedappeal.studies.bench.results import RESULTS, BenchResults
 from tests.studies.bench.made import changed, made, with_ours
 
 DEAD, ALIVE = [0.0] * 10, [20.0] * 10

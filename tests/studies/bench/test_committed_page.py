@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedappeal.studies.bench.bench_page import MEASURES, PAGE, PICTURE, write_page
+from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
 from fedappeal.studies.bench.design import cells
-from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.experiment_page import MOST_WORDS
 
 FOLDER = Path(__file__).parents[3] / "docs" / "bench-results"

@@ -23,7 +23,7 @@ def shares(table: np.ndarray) -> list[int]:
     return [round(100 * part / sum(parts)) for part in parts]
 
 
-@pytest.mark.parametrize("row", ["fedavg", "maxfl", "fedalign", "maxfl less fedavg", "fedalign less fedavg"])
+@pytest.mark.parametrize("row", ["fedavg", "maxfl", "maxfl less fedavg"])
 def test_the_pages_shares_of_variance(row: str) -> None:
     one, _, other = row.partition(" less ")
     cells = re.search(rf"^\| `{row.replace(' less ', '` less `')}` \|(.*)\|$", (DOCS / "bench.md").read_text(), re.M)

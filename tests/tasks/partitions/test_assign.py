@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.assign import _iid, assign, split
+from fedappeal.tasks.partitions.assign import _iid, assign, split_rows
 
 CLASSES = 10
 LABELS = np.random.default_rng(0).permutation(np.arange(2000) % CLASSES).astype(np.int64)
@@ -62,7 +62,7 @@ def test_no_row_is_dealt_twice_and_none_is_lost(
     assert len(every) == size - left_over
     assert set(every) <= set(range(size))
     for client, held in enumerate(rows):
-        train, test = split(chosen, client, held)
+        train, test = split_rows(chosen, client, held)
         assert len(train) >= 1
         assert len(test) >= 1
         assert sorted(np.concatenate([train, test])) == sorted(held)

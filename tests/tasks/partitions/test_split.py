@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedappeal.settings.config import TaskSettings
-from fedappeal.tasks.partitions.assign import flipped_clients, split
+from fedappeal.tasks.partitions.assign import flipped_clients, split_rows
 
 
 def spread(**values: object) -> TaskSettings:
@@ -11,20 +11,20 @@ def spread(**values: object) -> TaskSettings:
 
 
 def test_the_train_share_is_exact() -> None:
-    train, test = split(spread(train_share=0.6), 3, np.arange(100, 200))
+    train, test = split_rows(spread(train_share=0.6), 3, np.arange(100, 200))
     assert (len(train), len(test)) == (60, 40)
-    other, _ = split(spread(train_share=0.6), 4, np.arange(100, 200))
+    other, _ = split_rows(spread(train_share=0.6), 4, np.arange(100, 200))
     assert not np.array_equal(train, other)
-    tiny, rest = split(spread(train_share=0.99), 0, np.arange(2))
+    tiny, rest = split_rows(spread(train_share=0.99), 0, np.arange(2))
     assert (len(tiny), len(rest)) == (1, 1)
 
 
 def test_a_limit_of_training_examples_leaves_the_test_rows_alone() -> None:
     rows = np.arange(100, 200)
-    train, test = split(spread(), 3, rows)
+    train, test = split_rows(spread(), 3, rows)
     assert (len(train), len(test)) == (60, 40)
     for most, kept in ((1, 1), (25, 25), (60, 60), (90, 60)):
-        fewer, same_test = split(spread(max_train_examples=most), 3, rows)
+        fewer, same_test = split_rows(spread(max_train_examples=most), 3, rows)
         assert np.array_equal(fewer, train[:kept])
         assert np.array_equal(same_test, test)
 

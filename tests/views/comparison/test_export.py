@@ -14,7 +14,8 @@ import pytest
 from fedappeal.record.lines import CONFIG
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.export import COLUMNS, FORMATS, compare, rows_of, text_of
-from fedappeal.views.comparison.result import Comparison, compare_runs, read_runs
+from fedappeal.views.comparison.recorded_runs import read_runs
+from fedappeal.views.comparison.result import Comparison, compare_runs
 from fedappeal.views.comparison.table import comparison_tables
 from tests.views.comparison.recorded import a_run, a_sweep
 
@@ -71,7 +72,7 @@ def test_the_tables(sweep: Path) -> None:
     assert (rows["seeds"], rows["test accuracy %"]) == (("3", "3"), ("20.0 [5.7, 51.0]", "50.0 [14.8, 85.2]"))
     assert differences.title == (
         "Differences from fedavg, after round 1, paired over seeds; k/n: better in k of n; "
-        "1 test at 95 %: of equal ones 1 in 20 differs by chance"
+        "1 test at 95 %, Holm's correction over all of them"
     )
     assert differences.header == ("strategy", "maxfl")
     rows = {row[0]: row[1:] for row in differences.rows}

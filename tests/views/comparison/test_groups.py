@@ -13,15 +13,8 @@ from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import Simulation
 from fedappeal.views.comparison.measures import Measure, last
-from fedappeal.views.comparison.result import (
-    Group,
-    RecordedRun,
-    choose_baseline,
-    group_runs,
-    read_runs,
-    text_of,
-    used_settings,
-)
+from fedappeal.views.comparison.recorded_runs import RecordedRun, read_runs
+from fedappeal.views.comparison.result import Group, choose_baseline, group_runs, text_of, used_settings
 from server.build import run_plugins
 from tests.views.comparison.recorded import a_run, a_sweep
 

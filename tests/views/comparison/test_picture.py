@@ -7,7 +7,8 @@ import pytest
 
 from fedappeal.views.comparison.curves import BAND, by_round, draw_comparison
 from fedappeal.views.comparison.measures import COLOURS, DASHES, picture_bytes
-from fedappeal.views.comparison.result import compare_runs, read_runs
+from fedappeal.views.comparison.recorded_runs import read_runs
+from fedappeal.views.comparison.result import compare_runs
 from tests.views.comparison.recorded import a_run
 
 

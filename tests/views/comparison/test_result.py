@@ -10,7 +10,8 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CONFIG
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.measures import run_measures
-from fedappeal.views.comparison.result import Comparison, compare_runs, read_runs
+from fedappeal.views.comparison.recorded_runs import read_runs
+from fedappeal.views.comparison.result import Comparison, compare_runs
 from fedappeal.views.comparison.table import comparison_tables
 from tests.views.comparison.recorded import a_run, a_sweep
 
@@ -56,6 +57,30 @@ def test_means_intervals_and_paired_differences_by_hand(tmp_path: Path) -> None:
     (other,) = [r for r in compared(tmp_path, "maxfl").results if r.measure.key == "accuracy" and r.difference]
     assert other.difference is not None
     assert (other.group.name, other.difference.wins, other.difference.verdict) == ("strategy=fedavg", 0, "worse")
+
+
+def test_a_difference_is_undecided_where_the_correction_leaves_it_open(tmp_path: Path) -> None:
+    numbers = {  # differences of accuracy 0.2, 0.3, 0.4 (p = 0.035); of the loss -0.9, -1, -1.1 (p = 0.0033)
+        "fedavg": [{"accuracy": 0.1, "loss": 2.0}, {"accuracy": 0.2, "loss": 2.0}, {"accuracy": 0.3, "loss": 2.0}],
+        "maxfl": [{"accuracy": 0.3, "loss": 1.1}, {"accuracy": 0.5, "loss": 1.0}, {"accuracy": 0.7, "loss": 0.9}],
+        "fedadam": [{"accuracy": 0.1, "loss": 2.0}, {"accuracy": 0.2, "loss": 2.0}, {"accuracy": 0.4, "loss": 1.9}],
+    }
+    for strategy, lines in numbers.items():
+        for seed, line in enumerate(lines):
+            a_run(tmp_path / f"{strategy}-{seed}", [line], strategy=strategy, seed=seed)
+
+    def verdicts(*measures: str) -> dict[tuple[str, str], str]:
+        (found,) = compare_runs(read_runs(tmp_path)[0], measures=measures)
+        of = [result for result in found.results if result.difference and result.difference.p != 1.0]
+        return {(r.group.label, r.measure.key): r.difference.verdict for r in of if r.difference}
+
+    every = verdicts()
+    assert every["maxfl", "loss"] == "better", "4 * 0.0033 is below 0.05"
+    assert every["maxfl", "accuracy"] == "undecided", "3 * 0.035 is not"
+    assert {every["fedadam", key] for key in ("loss", "accuracy")} == {"undecided"}
+    assert verdicts("accuracy")["maxfl", "accuracy"] == "undecided", "2 * 0.035"
+    title = comparison_tables(compare_runs(read_runs(tmp_path)[0]))[1].title
+    assert "; 4 tests at 95 %, Holm's correction over all of them" in title
 
 
 def test_means_over_the_last_rounds_stand_beside_longer_runs_alone(tmp_path: Path) -> None:

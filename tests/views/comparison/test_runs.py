@@ -9,7 +9,7 @@ import pytest
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.comparison.result import find_runs, read_runs
+from fedappeal.views.comparison.recorded_runs import find_runs, read_runs
 from tests.views.comparison.recorded import a_run
 
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.views.comparison.measures import Measure, run_measures
-from fedappeal.views.comparison.statistics import Difference, Interval, t_quantile
+from fedappeal.views.comparison.statistics import Difference, Interval, holm, t_quantile
 from fedappeal.views.comparison.table import plain_number
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
@@ -164,3 +165,33 @@ def test_a_difference_of_shares_is_cut_where_none_can_be() -> None:
         1.0,
         "undecided",
     )
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_holm_is_statsmodels(p_values: list[float]) -> None:
+    assert holm(p_values) == pytest.approx(multipletests(p_values, 0.05, "holm")[1], abs=1e-12)
+
+
+@given(NUMBERS)
+def test_p_is_scipys(values: list[float]) -> None:
+    assume(statistics.stdev(values) > 1e-6)
+    found = Difference.of(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0), "higher")
+    assert found is not None
+    assert found.p == pytest.approx(stats.ttest_1samp(values, 0.0).pvalue, rel=1e-6, abs=1e-9)
+
+
+def test_p_of_differences_without_spread_is_0_or_1_and_of_one_seed_none() -> None:
+    def p(*differences: float) -> float | None:
+        found = Difference.of(dict(enumerate(differences)), dict.fromkeys(range(len(differences)), 0.0), "higher")
+        return found.p if found else -1.0
+
+    assert (p(0.5, 0.5), p(0.0, 0.0), p(0.5)) == (0.0, 1.0, None)
+
+
+def test_the_cut_interval_of_shares_has_the_p_of_the_whole_one() -> None:
+    group, baseline = {1: 1.0, 2: 0.4}, {1: 0.0, 2: 0.2}
+    cut, whole = (Difference.of(group, baseline, "higher", of_shares=shares) for shares in (True, False))
+    assert cut is not None
+    assert whole is not None
+    assert cut.interval != whole.interval
+    assert cut.p == whole.p

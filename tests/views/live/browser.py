@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright; what a page asks of the network is taken down."""
+"""Debian's Chromium, driven by Playwright; what a page asks of the network is taken down, and axe looks at it."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["chromium", "fits", "narrow", "needs_chromium", "new_page", "picture"]
+__all__ = ["check_accessible", "chromium", "fits", "narrow", "needs_chromium", "new_page", "picture"]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 SCREENSHOTS = os.environ.get("FEDAPPEAL_SCREENSHOTS")
@@ -70,17 +70,31 @@ def picture(page: "object", name: str) -> None:
         page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)
 
 
+def check_accessible(page: Any) -> None:
+    """Check a page with axe: contrast, names, headings, tables, what a keyboard reaches."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
 def fits(page: Any, name: str, width: int) -> None:
-    """Check that a page is no wider than it is shown, charts a moment later, and keep a picture of it."""
+    """Check that a page is accessible and no wider than it is shown, charts a moment later; keep a picture of it."""
     deadline = time.monotonic() + WAIT / 1000
     while page.evaluate("document.documentElement.scrollWidth") > width:
         assert time.monotonic() < deadline, f"{name} is wider than {width}"
         page.wait_for_timeout(50)
+    check_accessible(page)
     picture(page, f"{name}-{width}")
 
 
 def narrow(page: Any, name: str) -> None:
-    """Go on as on a phone in the dark, where the page fits, too."""
+    """Go on as on a phone in the dark, where the page fits, too, with all that it folds up open."""
+    folded = page.locator("details:not([open])").element_handles()
+    for part in folded:
+        part.evaluate("part => { part.open = true }")
     page.set_viewport_size({"width": 400, "height": 900})
     page.emulate_media(color_scheme="dark")
     fits(page, name, 400)
+    for part in folded:
+        part.evaluate("part => { part.open = false }")

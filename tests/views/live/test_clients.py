@@ -75,7 +75,8 @@ def test_one_that_waits_for_its_owners_approval_is_shown_so_until_it_takes_part(
         ("failed", "loss = nan", "online", "failed"),
         ("joined", "", "offline", "away"),
         ("", "", "online", "enrolled"),
-        ("", "", "unregistered", "away"),
+        ("", "", "unregistered", "unregistered"),
+        ("failed", NO_ANSWER, "unregistered", "unregistered"),
     ],
 )
 def test_the_state_of_a_client(decision: str, why: str, status: str, state: str) -> None:

@@ -27,7 +27,7 @@ from fedappeal.web.serving import serve_page as serving
 from strategies.rounds.exchange.exchange import NO_ANSWER
 from tests.e2e.conftest import Marked
 from tests.views.comparison.recorded import a_run
-from tests.views.live.browser import chromium, needs_chromium, new_page, picture
+from tests.views.live.browser import check_accessible, chromium, needs_chromium, new_page, picture
 
 __all__ = ["chromium"]
 pytestmark = needs_chromium
@@ -111,6 +111,7 @@ def test_the_page_shows_the_history_and_fits(chromium: Any, run: Path, width: in
         page.locator(".js-plotly-plot").nth(5).wait_for()
         picture(page, f"live-{width}-{'dark' if dark else 'light'}")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        check_accessible(page)
         assert page.text_content("#status") == "running: round 30 of 40"
         assert page.text_content("[data-fact='GM-Appeal'] dd") == f"{history[-1]['gm_appeal']:.3f}"
         # A round that comes is told without a reload.
@@ -190,6 +191,26 @@ def test_a_page_of_others_in_the_same_browser_gets_nowhere(chromium: Any, run: P
         page.click("#yes")
         page.wait_for_selector("#said:text-is('run 7 was stopped')")
         assert actions.times == 1
+
+
+def test_charts_that_are_newer_than_what_the_page_was_told_say_no_older_round(chromium: Any, run: Path) -> None:
+    """As for who opens a page that was closed for many rounds: what it is told first is what was read last."""
+
+    def over(number: int) -> None:
+        RunFolder.open(run).append(PARTICIPATION, pack_decisions(number, {"anna": "joined"}))
+        line = {"accuracy": 0.9, "gm_appeal": 0.9, "loss": 0.1, "seconds": 1.0}
+        RunFolder.open(run).append(HISTORY, {"round": number, "asked": 3, "joined": 3, **line})
+
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, new_page(chromium) as visited:
+        over(31)
+        over(32)
+        page: Any = visited.page
+        page.goto(served.url)
+        page.locator(".js-plotly-plot").nth(5).wait_for()
+        page.locator("#rounds tbody tr[data-round='32']").wait_for()
+        over(33)
+        page.locator("#rounds tbody tr[data-round='33']").wait_for()
+        assert not [title for title in page.locator("#charts h3").all_inner_texts() if "to round 30" in title]
 
 
 def test_without_its_token_and_by_another_name_there_is_no_page(chromium: Any, run: Path) -> None:

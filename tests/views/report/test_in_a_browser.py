@@ -17,6 +17,7 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MEASUREMENTS, PARTICIPATION
 from fedappeal.views.report.report import ReportOptions, write_report
 from tests.views.comparison.recorded import a_run, a_sweep
+from tests.views.live.browser import check_accessible
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -181,6 +182,7 @@ def check_that_it_fits(report: Opened) -> None:
     page, width = report.page, report.width
     assert set(report.seen) <= {"file", "blob", "data"}
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    check_accessible(page)
     for box in [chart.bounding_box() for chart in page.locator(".chart .main-svg").all()]:
         assert box is not None
         assert box["x"] >= 0

@@ -1,13 +1,14 @@
 "use strict";
 // Shows what the server tells: everything first, then what changes.
 
-const shown = { run: null, clients: null, refused: [], failures: [], superlink: null, actions: null, rounds: [],
-  states: {}, looks: {} };
+const shown = { run: null, clients: null, refused: [], failures: [], superlink: null, members: null, actions: null,
+  rounds: [], states: {}, looks: {} };
 const MOST_ROUNDS = 200, MOST_ATTENTION = 8;
 const columns = () => shown.run ? shown.run.columns : [];
 
 const parts = {
   run: showRun,
+  members: showMembers,
   clients: showClients,
   refused: () => {
     byId("refused-part").hidden = !shown.refused.length;
@@ -104,12 +105,54 @@ function showClients() {
   const counts = Object.entries(clients.counts).map(([state, number]) => `${whole(number)} ${state}`);
   const all = clients.total > clients.rows.length ? `; ${whole(clients.rows.length)} of them are shown` : "";
   say("counts", clients.total ? `${plural(clients.total, "client")}: ${counts.join(", ")}${all}` : "none yet");
-  fill("clients", clients.rows.map(client => clientRow(client, shown.states, shown.looks)));
+  const strikes = Boolean(shown.members && shown.members.register);
+  byId("strike").hidden = !strikes;
+  fill("clients", clients.rows.map(client => {
+    const made = clientRow(client, shown.states, shown.looks), name = client.name || client.client;
+    // Names need not differ, and the keyboard's focus goes to the button of the same label.
+    const label = client.name ? `Unregister ${name} (${client.client})` : `Unregister ${name}`;
+    const can = button("Unregister", label, () => ask(
+      `Unregister ${name} for good? Its key (${client.client}) is never admitted again. To come `
+      + "back, the device needs a new key and a new invitation.",
+      () => send("/unregister", { node: client.node }, "members-said"), "Unregister for good"));
+    if (strikes) made.append(cell("", { inside: client.node ? [can] : [] }));
+    return made;
+  }));
   const told = Object.keys(clients.counts).filter(state => shown.states[state] && !["joined", "sat out"].includes(state));
   const legend = Object.entries(shown.looks).flatMap(([word, look]) => [sign(word, shown.looks), ` ${look.title}; `]);
   byId("signs").replaceChildren(...legend, told.map(state => `${state}: ${shown.states[state]}`).join("; "));
   showAttention();
   showFacts();
+}
+
+function showMembers() {
+  const members = shown.members;
+  byId("members-part").hidden = !members;
+  if (!members) return;
+  byId("members-commands").replaceChildren(...members.commands.map(commandLine));
+  byId("invite").hidden = !members.invite;
+  byId("invite").elements.uses.max = members["most-uses"];
+  byId("register-part").hidden = !members.register;
+  byId("invitations-part").hidden = !members.invitations.length;
+  say("invitations-none", members.problem || (members.invite && !members.invitations.length ? "no invitation yet" : ""));
+  fill("invitations", members.invitations.map(({ name, status, uses, used, expires, by }) => {
+    const can = button("Withdraw", `Withdraw the invitation of ${name}`, () => ask(
+      `Withdraw the invitation of ${name}? Its line admits no further device; who has joined by it stays.`,
+      () => send("/withdraw", { name }, "members-said"), "Withdraw"));
+    const more = used > by.length ? ` and ${whole(used - by.length)} more` : "";
+    return row([heading(name), cell("", { inside: status === "open" ? [can] : [] }),
+      cell(status, { css: status === "open" ? "good" : "" }), cell(`${whole(used)} of ${whole(uses)}`),
+      cell(minute(expires)), cell(`${by.join(", ") || "-"}${more}`, { css: "text" })]);
+  }));
+}
+
+// The line is shown on this page alone, and this once: no other page is told, and none that is loaded again.
+function showInvitation(name, line) {
+  byId("invited").hidden = !line;
+  byId("invited-whom").textContent = line
+    ? `Send ${name} this line by a way that strangers cannot read, and keep no copy: it is shown this once.` : "";
+  byId("line").textContent = line;
+  byId("copied").textContent = "";
 }
 
 // Who an operator looks at first: clients in trouble, those that wait for something, and those that were refused.
@@ -164,8 +207,7 @@ function showActions() {
   if ([...byId("files").options].map(option => option.value).join() !== actions.files.join()) {
     byId("files").replaceChildren(...actions.files.map(file => element("option", file)));
   }
-  byId("commands").replaceChildren(...actions.commands.map(({ what, command }) => element("p", "", {
-    css: "soft", inside: [`To ${what}${command ? ": " : ""}`, ...(command ? [element("code", command)] : [])] })));
+  byId("commands").replaceChildren(...actions.commands.map(commandLine));
   byId("control").hidden = !(actions.stop || actions.resume || actions.extend || actions.files.length
     || actions.commands.length || byId("said").textContent);
 }
@@ -197,9 +239,10 @@ function showRuns() {
   if (!shown.run) showRun();
 }
 
-function ask(question, then) {
+function ask(question, then, yes = "Yes") {
   const sure = byId("sure");
   byId("question").textContent = question;
+  byId("yes").textContent = yes;
   byId("yes").onclick = () => { sure.close(); then(); };
   byId("no").onclick = () => sure.close();
   sure.showModal();
@@ -214,17 +257,34 @@ function button(text, label, act) {
   return made;
 }
 
-async function send(where, body = {}) {
-  byId("control").hidden = false;
-  say("said", "…");
+// Ask the server for something, and show what it answers; where the answer is a secret, ``keep`` takes it instead.
+async function send(where, body = {}, place = "said", keep = null) {
+  if (place === "said") byId("control").hidden = false;
+  say(place, "…");
   try {
     const answer = await fetch(where, { method: "POST", body: JSON.stringify(body),
       headers: { "Content-Type": "application/json" } });
     const told = await answer.text();
-    say("said", answer.headers.get("content-type")?.startsWith("application/json") ? JSON.parse(told).said : told);
+    const said = answer.headers.get("content-type")?.startsWith("application/json") ? JSON.parse(told).said : told;
+    if (answer.ok && keep) keep(said);
+    say(place, answer.ok && keep ? "" : said);
+    return answer.ok;
   } catch (error) {
-    say("said", "the page's process does not answer");
+    say(place, "the page's process does not answer");
+    return false;
   }
+}
+
+// A form that is sent once for each press: its button waits for the answer.
+function onSubmit(id, act) {
+  const form = byId(id), pressed = form.querySelector("button");
+  form.addEventListener("submit", async event => {
+    event.preventDefault();
+    if (pressed.disabled) return;
+    pressed.disabled = true;
+    if (await act(Object.fromEntries(new FormData(form)))) form.reset();
+    pressed.disabled = false;
+  });
 }
 
 byId("stop").addEventListener("click", () => ask("Stop the run? What is finished stays.", () => send("/stop")));
@@ -232,6 +292,25 @@ byId("resume").addEventListener("click", () => send("/resume"));
 byId("extend").addEventListener("click", () => send("/resume", { rounds: byId("total").value }));
 byId("start").addEventListener("click", () => send("/start", { file: byId("files").value }));
 byId("latest").addEventListener("click", () => send("/choose"));
+onSubmit("register", body => send("/register", body, "members-said"));
+onSubmit("invite", body => {
+  showInvitation("", "");
+  return send("/invite", body, "members-said", line => {
+    showInvitation(body.name, line);
+    byId("line").focus();
+  });
+});
+byId("copy").addEventListener("click", async () => {
+  window.getSelection().selectAllChildren(byId("line"));
+  try {
+    await navigator.clipboard.writeText(byId("line").textContent);
+    say("copied", "copied");
+  } catch (error) {  // a page that is published by plain HTTP may not
+    say("copied", "selected: copy it by the keyboard or the menu");
+  }
+});
+byId("forget").addEventListener("click", () => showInvitation("", ""));
+window.addEventListener("pagehide", () => showInvitation("", ""));
 
 // Charts: made by the server on demand, drawn by Plotly.
 const charts = { figures: [], of: 0, due: 0, waiting: false, rounds: -1, plotly: null };
@@ -275,7 +354,9 @@ async function refreshCharts() {
 }
 
 function showCharts(found, last) {
-  charts.of = last;
+  // What this page was told when it was opened may be older than the charts.
+  charts.of = Math.max(last, ...found.filter(({ figure }) => figure.layout.meta?.column)
+    .map(({ figure }) => figure.data[0].x.at(-1)));
   if (charts.figures.length !== found.length || !byId("charts").querySelector(".js-plotly-plot")) {
     byId("charts").replaceChildren(...found.map((chart, number) => {
       const box = element("div", "", { css: chart.tall ? "chart tall" : "chart" });

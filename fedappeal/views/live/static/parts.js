@@ -17,7 +17,16 @@ function element(name, text = "", options = {}) {
 const row = cells => element("tr", "", { inside: cells });
 const cell = (text, options) => element("td", text, options);
 const heading = (text, options = {}) => element("th", text, { scope: "row", ...options });
-const fill = (table, rows) => byId(table).tBodies[0].replaceChildren(...rows);
+const commandLine = ({ what, command }) => element("p", "", {
+  css: "soft", inside: [`To ${what}${command ? ": " : ""}`, ...(command ? [element("code", command)] : [])] });
+
+// A table's rows are made anew; a button that had the keyboard's focus has it again.
+function fill(table, rows) {
+  const body = byId(table).tBodies[0], focused = body.contains(document.activeElement)
+    ? document.activeElement.getAttribute("aria-label") : null;
+  body.replaceChildren(...rows);
+  if (focused) [...body.querySelectorAll("button")].find(each => each.getAttribute("aria-label") === focused)?.focus();
+}
 
 function duration(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;

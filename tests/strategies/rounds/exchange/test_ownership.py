@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.rounds.exchange.ownership import Owners, ProvenKey
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 
 ALICE, BOB = "a" * 64, "b" * 64
 ALICES_ID, BOBS_ID = "key-" + "a" * 16, "key-" + "b" * 16

@@ -12,7 +12,7 @@ from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, RoundRecord
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.replies import read_evaluate, read_roll_call, read_train
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.round import Reply
 from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of

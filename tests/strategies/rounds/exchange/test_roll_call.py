@@ -11,7 +11,7 @@ from strategies.rounds.exchange.exchange import Channel
 from strategies.rounds.exchange.members import Members
 from strategies.rounds.exchange.replies import read_roll_call
 from strategies.rounds.exchange.roll_call import MOST_TOLD, RollCall, RollCallError
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import random
 from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
@@ -15,16 +16,26 @@ from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.packing import content_bytes
 from strategies import AdaGD, FedAdam, FedALIGN, FedAU, FedAvg, MaxFL, QFedAvg, Scaffold
 from strategies.fedalign.alignment import Statement, without_outliers
 from strategies.fedalign.strategy import PRIORITY
 from strategies.mwfed import loads
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.round import Reply, Round, RoundRecord
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import rounds_of
-from strategies.rounds.sums.influence import HELD, KEPT, Bounds, Direction, Medians, capped, log_norm, shortened
+from strategies.rounds.sums.influence import (
+    HELD,
+    KEPT,
+    Bounds,
+    Direction,
+    Medians,
+    capped_values,
+    log_norm,
+    shortened_model,
+)
 from strategies.scaffold import CONTROL_DELTA
 from tests.grid import MemoryGrid, Volunteer, Watch, model, opened, run, values_of
 
@@ -47,7 +58,7 @@ def sent(bounds: Bounds, *replies: Reply) -> dict[str, Reply]:
     counted = {}
     for each in [*found, *bounds.release()]:
         with contextlib.suppress(Refused):
-            counted[each.reply.member.client_id] = bounds.bounded(each)
+            counted[each.reply.member.client_id] = bounds.counted_reply(each)
     return counted
 
 
@@ -149,14 +160,119 @@ def test_the_order_in_which_replies_come_changes_nothing(order: str) -> None:
         medians.note(name, {"weight": 0.0, keys.ARRAYS: math.log(5.0)})
     own, norms = bounds(medians), {"f": 5.0, "a": 2.0, "s": 9.0, "t": 11.0}
     ready = [sent for name in order for sent in own.admit(reply(name, norms[name], 0.0), 0.0)]
-    found = {sent.reply.member.client_id: own.bounded(sent) for sent in [*ready, *own.release()]}
+    found = {sent.reply.member.client_id: own.counted_reply(sent) for sent in [*ready, *own.release()]}
     assert sorted(found) == ["a", "f", "s", "t"]
     # The median of 2, 5, 5, 5, 5, 9, 11 is 5, and the limit 1.5 times that.
     assert own.cut == {"s", "t"}
     assert [values_of(found[name].arrays) for name in "st"] == [pytest.approx([6.0, 1.0])] * 2
 
 
-def test_few_replies_wait_at_a_time() -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_the_order_changes_nothing_where_many_wait(known: bool) -> None:
+    # In a first round all wait; later those that are too long, here more than the medians are of otherwise.
+    draws = random.Random(0)
+    lengths = {f"c{k:02d}": draws.uniform(0.5, 3.0) for k in range(KEPT + 20)}
+    counted, closed = [], []
+    for seed in (1, 2):
+        medians, order = Medians(), list(lengths)
+        for name in "xyz" if known else "":
+            medians.note(name, {"weight": 0.0, keys.ARRAYS: math.log(0.1)})
+        random.Random(seed).shuffle(order)
+        own = bounds(medians)
+        own.leaves_out = False
+        counted.append(
+            {k: values_of(v.arrays) for k, v in sent(own, *(reply(k, lengths[k], 0.0) for k in order)).items()}
+        )
+        own.close()
+        closed.append(medians)
+    assert counted[0] == counted[1]
+    assert closed[0] == closed[1]
+    known_now = [*lengths.values(), *([0.1] * 3 if known else [])]
+    longest = max(first - 1.0 for first, _ in counted[0].values())
+    assert longest == pytest.approx(median_low(known_now), rel=1e-6)
+
+
+def test_late_names_do_not_choose_the_median() -> None:
+    own = bounds(medians := Medians())
+    honest = [reply(f"a{k:03d}", 1.0, 0.0) for k in range(2 * KEPT)]
+    sent(own, *honest, *(reply(f"z{k:03d}", 50.0, 0.0) for k in range(KEPT)))
+    own.close()
+    assert medians.of(keys.ARRAYS) == pytest.approx(0.0, abs=1e-6)
+    for number in range(5):  # smaller rounds, with one of the late names each
+        own = bounds(medians)
+        sent(own, *(reply(f"b{number}{k}", 1.0, 0.0) for k in range(9)), reply(f"z{number:03d}", 50.0, 0.0))
+        own.close()
+        assert medians.of(keys.ARRAYS) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_whole_rounds_are_forgotten_and_state_is_carried() -> None:
+    medians = Medians()
+    for number, clients in enumerate((200, 30, 30, 30)):
+        for k in range(clients):
+            medians.note(f"{number}/{k}", {"weight": float(number)})
+        medians.end_round()
+        again = Medians()
+        again.restore(medians.state())
+        assert again.state() == medians.state()
+        assert again.of("weight") == medians.of("weight") == (0.0, 0.0, 1.0, 2.0)[number]
+        assert len(medians.latest["weight"]) == KEPT
+    earlier = {key: value for key, value in medians.state().items() if not key.endswith("/rounds")}
+    again.restore(earlier)
+    assert again.of("weight") == 2.0
+
+
+@pytest.mark.parametrize(("many", "few", "rounds"), [(100, 40, 1), (30, 12, 10), (1000, 63, 1)])
+def test_clients_that_went_quiet_do_not_hold_the_median(many: int, few: int, rounds: int) -> None:
+    medians = Medians()
+    for k in range(many):
+        medians.note(f"c{k}", {"weight": 1.0})
+    for _ in range(1 + rounds):
+        medians.end_round()
+        for k in range(few):
+            medians.note(f"c{k}", {"weight": 5.0})
+    medians.end_round()
+    assert medians.of("weight") == 5.0
+
+
+def test_a_large_round_keeps_its_median() -> None:
+    medians, draws = Medians(), random.Random(3)
+    values = [draws.gauss(0.0, 1.0) for _ in range(5001)]
+    for k, value in enumerate(values):
+        medians.note(f"c{k}", {"weight": value})
+    medians.end_round()
+    assert len(medians.latest["weight"]) == KEPT
+    ranks = sorted(values)
+    assert ranks[2400] < medians.of("weight") < ranks[2600]
+
+
+def test_one_that_cannot_be_measured_yet_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strategies.rounds.sums.influence.HELD_BYTES", 0)
+    own = bounds()
+    early = [
+        each
+        for each in [reply("far", 0.0, 1e6), *(reply(f"still{k}", 0.0, 0.0) for k in range(HELD))]
+        for each in own.admit(each, 0.0)
+    ]
+    (far,) = early
+    with pytest.raises(Refused, match="too few updates to compare"):
+        own.counted_reply(far)
+
+
+@pytest.mark.parametrize(("records", "metrics", "waiting"), [(1, {}, 6), (2, {}, 4), (1, {"a": [0.0] * 50}, 4)])
+def test_as_many_wait_as_fit(
+    monkeypatch: pytest.MonkeyPatch, records: int, metrics: dict[str, Any], waiting: int
+) -> None:
+    one = replace(reply("c", 0.0, 50.0), records={keys.ARRAYS + str(k): SENT for k in range(1, records)})
+    monkeypatch.setattr("strategies.rounds.sums.influence.HELD_BYTES", 6 * content_bytes(one.arrays))
+    own = bounds()
+    for number in range(12):
+        member = Member(f"c{number:02d}", 7)
+        own.admit(replace(one, member=member, metrics=metrics), 0.0)
+    assert len(own.release()) == waiting
+
+
+def test_few_replies_wait_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strategies.rounds.sums.influence.HELD_BYTES", 0)
     medians = Medians()
     for name in "abcdefghi":
         medians.note(name, {"weight": 0.0, keys.ARRAYS: math.log(5.0)})
@@ -259,7 +375,7 @@ def test_numbers_whose_squares_overflow_have_a_norm() -> None:
     largest = ArrayRecord({"w": Array(np.full(4, 1e300))})
     assert log_norm(largest, None) == math.inf
     zeros = ArrayRecord({"w": Array(np.zeros(4))})
-    assert shortened(largest, zeros, 0.0)["w"].numpy().tolist() == [0.0] * 4
+    assert shortened_model(largest, zeros, 0.0)["w"].numpy().tolist() == [0.0] * 4
     assert log_norm(zeros, None) == -math.inf
 
 
@@ -267,7 +383,11 @@ def test_the_medians_are_in_the_state_and_old_values_are_forgotten() -> None:
     strategy = FedAvg(influence="bounded")
     for number in range(KEPT + 2):
         rounds_of(strategy).medians.note(f"c{number}", {"weight": float(number)})
-    assert list(rounds_of(strategy).medians.latest["weight"]) == [f"c{number}" for number in range(2, KEPT + 2)]
+        if number % 11 == 10:
+            rounds_of(strategy).medians.end_round()
+    kept = list(rounds_of(strategy).medians.latest["weight"])
+    assert len(kept) == KEPT
+    assert set(kept) > {f"c{number}" for number in range(11, KEPT + 2)}, "of the first round some"
     again = FedAvg(influence="bounded")
     rounds_of(again).restore(rounds_of(strategy).state())
     assert rounds_of(again).medians == rounds_of(strategy).medians
@@ -275,8 +395,8 @@ def test_the_medians_are_in_the_state_and_old_values_are_forgotten() -> None:
 
 
 def test_numbers_capped_by_hand() -> None:
-    assert capped([4, 1, 100, 2], 3) == [4, 1, 6, 2]
-    assert capped([], 3) == []
+    assert capped_values([4, 1, 100, 2], 3) == [4, 1, 6, 2]
+    assert capped_values([], 3) == []
 
 
 def test_maxfl_bounds_the_share_and_not_the_step() -> None:
@@ -530,3 +650,23 @@ def test_adagd_sums_bounded_gradients_and_predicts_by_those_that_were_sent(last:
     else:  # 0.8 - 0.1 * 3.0 is at most 0.6: the client is in D, and the others may not move along its gradient
         assert (record.metrics["leaving"], record.metrics["case"]) == (1.0, 1.0)
         assert values_of(result.arrays) == [0.0]
+
+
+@pytest.mark.parametrize("clients_per_round", [20, 25])
+def test_the_places_of_refused_clients_are_asked_for_again(clients_per_round: int) -> None:
+    far = {f"c{k:02d}" for k in range(0, 40, 3)}
+    grid = MemoryGrid({k: Volunteer(f"c{k:02d}", local=900.0 if k % 3 == 0 else 1.0 + k / 100) for k in range(40)})
+    strategy = FedAvg(influence="bounded", clients_per_round=clients_per_round, evaluate_every=0)
+    _, watch = run(strategy, grid, 3)
+    for record in watch.records:
+        assert record.count("joined") == clients_per_round
+        assert set(record.failures) <= far
+        assert record.failures
+
+
+def test_the_numbers_of_a_client_that_waited_and_was_left_out_are_not_told() -> None:
+    grid = MemoryGrid({k: Volunteer(f"c{k}", local=1.0, metrics={"x": 1.0}) for k in range(5)})
+    grid.nodes[5] = Volunteer("far", local=1e6, examples=10**9, metrics={"x": 1e6})
+    result, watch = run(FedAvg(influence="bounded", evaluate_every=0), grid, 2)
+    assert [list(record.failures) for record in watch.records] == [["far"]] * 2
+    assert [metrics["x"] for metrics in result.train_metrics_clientapp.values()] == [1.0, 1.0]

@@ -1,7 +1,5 @@
 """Folding models into a weighted sum: against NumPy, in any order, and what is refused."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
@@ -9,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import ModelHandle, ModelPlace, Summand, Sums, record_of_handle
-from strategies.rounds.refusal import Refused
+from strategies.rounds.reply import Refused
 from strategies.rounds.sums.weighted_sum import WeightedSum
 
 
@@ -144,30 +141,6 @@ def test_sums_of_many_models_are_rescaled_merged_and_mixed_as_the_formula_says()
     expected = 0.3 * sent.astype(np.float64) + 0.7 / counted.sum() * (counted @ np.stack(drawn).astype(np.float64))
     found = one.combine(keep=0.3, scale=0.7 / one.weight)["w"].numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-
-
-class Far:
-    """Models that stay elsewhere: their plain weighted sums, in two parts."""
-
-    def __init__(self, values: list[NDArray[np.generic]]) -> None:
-        self.values = values
-
-    def fold(self, parts: Sequence[Summand]) -> list[Sums]:
-        terms = [part.weight * self.values[int(part.model.kept.key[0])].astype(np.float64) for part in parts]
-        return [{"w": np.sum(terms[:1], axis=0)}, {"w": np.sum(terms[1:], axis=0)}]
-
-
-def test_models_that_stay_elsewhere_count_as_those_that_are_here() -> None:
-    sent, drawn = models(6, 1, 40)[0], models(7, 5, 40)
-    far, total = Far(drawn), WeightedSum(record(w=sent))
-    total.add(record(w=drawn[0]), 2.0)
-    for k in (1, 2, 3):
-        model = ModelHandle(far, ModelPlace((str(k), "arrays")), {"w": ((40,), "float32")}, 160, "", False)
-        total.add(record_of_handle(model), 1.0 + k)
-    total.add(record(w=drawn[4]), 0.5)
-    expected = np.average(np.stack(drawn).astype(np.float64), axis=0, weights=[2.0, 2.0, 3.0, 4.0, 0.5])
-    mean = total.combine(keep=0.0, scale=1 / total.weight)["w"].numpy()
-    np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_sum_of_no_models_is_the_model_that_was_sent() -> None:

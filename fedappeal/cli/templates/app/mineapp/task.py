@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 
 def load_data(partition_id: int, num_partitions: int) -> tuple[Examples, Examples]:
-    """Return a client's training and test examples: a share of each digit that is its own."""
+    """Return a client's training and test examples: its own share of each digit."""
     images, labels = load_digits(return_X_y=True)
     draw = np.random.default_rng(0)
     shares = draw.dirichlet(np.full(num_partitions, 2.0), size=10)

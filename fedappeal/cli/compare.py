@@ -16,7 +16,8 @@ from fedappeal.system.files import check_file, write_output
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import FORMATS, Format, left_out, text_of
 from fedappeal.views.comparison.measures import picture_bytes
-from fedappeal.views.comparison.result import compare_runs, read_runs
+from fedappeal.views.comparison.recorded_runs import read_runs
+from fedappeal.views.comparison.result import compare_runs
 from fedappeal.views.comparison.table import comparison_tables, print_tables
 from fedappeal.views.report.recorded import NO_NAMES
 from fedappeal.views.report.report import ReportOptions, write_report

@@ -1,9 +1,9 @@
-"""How much a client trains: which source counts, and how many steps that are."""
+"""How much a client trains: the run's settings, what a message changes, and how many steps that are."""
 
 import pytest
 
-from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.training import LocalTrainingSettings
 
 
 @pytest.mark.parametrize(
@@ -17,19 +17,16 @@ from fedappeal.settings.config import ConfigError
     ],
 )
 def test_steps_of_a_round(settings: dict[str, int], examples: int, steps: int) -> None:
-    training = LocalTrainingSettings.parse({"learning-rate": 0.1, "batch-size": 32, **settings})
+    training = LocalTrainingSettings.parse({"learning-rate": 0.1, "batch-size": 32, "local-steps": 0, **settings})
     assert training.steps(examples) == steps
 
 
-def test_settings_come_from_the_first_source_that_has_them() -> None:
-    training = LocalTrainingSettings.of(
-        {"learning-rate": 0.5, "server-round": 3}, {"learning-rate": 0.1, "batch-size": 8, "x": 1}
+def test_a_runs_training_is_a_part_of_its_settings() -> None:
+    config = RunConfig.parse(
+        {"learning-rate": 0.5, "batch-size": 8, "local-steps": 0, "local-epochs": 2, "clients": 3}
     )
-    assert training == LocalTrainingSettings(learning_rate=0.5, batch_size=8)
-    with pytest.raises(ConfigError, match=r"^batch-size is missing$"):
-        LocalTrainingSettings.of({"learning-rate": 0.5})
-    with pytest.raises(ConfigError, match="learning-rate = -1 is not allowed"):
-        LocalTrainingSettings.of({"learning-rate": -1, "batch-size": 8})
+    assert config.training == LocalTrainingSettings(learning_rate=0.5, batch_size=8, local_steps=0, local_epochs=2)
+    assert config.training.steps(20) == 6
 
 
 RUN = LocalTrainingSettings(learning_rate=0.1, batch_size=32, local_steps=30)

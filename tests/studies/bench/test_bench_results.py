@@ -11,8 +11,8 @@ from rich.console import Console
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
+from fedappeal.studies.bench.bench_results import NAME, BenchResults, measures
 from fedappeal.studies.bench.design import Cell
-from fedappeal.studies.bench.results import NAME, BenchResults, measures
 from fedappeal.studies.bench.runs import repeat_rows
 from fedappeal.studies.results import MOST_BYTES
 from tests.studies.bench.made import made

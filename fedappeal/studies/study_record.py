@@ -52,7 +52,7 @@ class StudyRecord:
     def waiting(self) -> list[str]:
         """Return the arms and columns that were written down after the last full run."""
         measured = self.numbers.measures
-        arms = [] if self.numbers.quick else [arm.titled for arm in self._added()]
+        arms = [] if self.numbers.quick else [arm.titled for arm in self._new_arms()]
         return arms + [f"the column '{m.title}'" for m in self.experiment.measures if m.key not in measured]
 
     def runs_waiting(self) -> frozenset[tuple[str, int]]:
@@ -72,12 +72,12 @@ class StudyRecord:
     def skipped(self) -> list[str]:
         """Return a line for each reason why arms could not be run."""
         # An arm that was added since then is not part of a group that could not be run.
-        added = self._added()
+        added = self._new_arms()
         arms = tuple(arm for arm in self.experiment.arms if arm not in added)
         reasons = {name: reason.partition(": ")[0] for name, reason in self.numbers.skipped.items()}
         return skipped_lines(arms, reasons)
 
-    def _added(self) -> list[Arm]:
+    def _new_arms(self) -> list[Arm]:
         """Return the arms that were written down after the last full run."""
         present = {row.name for row in self.numbers.rows} | set(self.numbers.skipped)
         return [arm for arm in self.experiment.arms if arm.name not in present]
