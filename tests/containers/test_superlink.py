@@ -12,7 +12,7 @@ from fedappeal.containers import superlink
 from fedappeal.containers.superlink import noted_end
 from fedappeal.federation.continuing import to_continue
 from tests.federation.conftest import Client
-from tests.federation.test_resident_page import free_port
+from tests.ports import free_port
 
 
 def test_only_a_process_that_was_killed_left_runs_to_continue(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.docker.federation import ROOT, Federation, wait_until
 from tests.federation.conftest import ENVIRONMENT, Client
 from tests.federation.test_joining import data_of
-from tests.federation.test_resident_page import free_port
+from tests.ports import free_port
 
 FEDAPPEAL = [sys.executable, "-m", "fedappeal.cli.main"]
 

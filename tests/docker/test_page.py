@@ -2,17 +2,11 @@
 
 import json
 import re
-import socket
 
 import httpx
 
 from tests.docker.federation import Federation, docker, wait_until
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+from tests.ports import free_port
 
 
 def test_the_page_shows_the_run_to_its_token_at_its_address_alone(federation: Federation) -> None:

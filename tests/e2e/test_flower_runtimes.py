@@ -22,17 +22,12 @@ from tests.docs.pages import write_plugins
 from tests.e2e.conftest import BIN, Marked
 from tests.federation.conftest import Federation, wait_until, warm
 from tests.federation.test_remote import server_app, waiting
+from tests.ports import free_port
 from tests.project_copy import copy_project
 from tests.warm import MARK, warm_superlinks
 
 __all__ = ["warm"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]  # several processes of each test import PyTorch
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 OTHER = os.environ.get("FEDAPPEAL_OTHER_FLOWER")

@@ -24,7 +24,7 @@ from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from tests.e2e.conftest import BIN, Marked
-from tests.e2e.test_flower_runtimes import free_port
+from tests.ports import free_port
 from tests.warm import MARK, warm_superlinks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]  # a SuperNode of Flower's imports PyTorch for each message

@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from fedappeal.cli.main import main
 from fedappeal.federation.certificates import write_certificates
 from fedappeal.federation.superlink import SuperLink
 from tests.client.certificates import TLS
+from tests.ports import free_port
 from tests.warm import WarmPopen, warm_superlinks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,13 +96,10 @@ class Federation:
         self.environment = {**ENVIRONMENT, **(environment or {})}
         self.certs = folder / "certs"
         write_certificates(self.certs, (), ("0", "1", "2", "unknown"), days=100)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         self.superlink = SuperLink(
             folder / "superlink",
             [*TLS(self.certs).options, "--database", str(folder / "state.db")],
-            fleet_port=port,
+            fleet_port=free_port(),
             environment=dict(environment or {}),
             http=http,
         )

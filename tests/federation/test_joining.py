@@ -18,7 +18,7 @@ from fedappeal.federation.invitations import Invitations
 from fedappeal.protocol.invitation import Invitation
 from fedappeal.record.reader import Record
 from tests.federation.conftest import ENVIRONMENT, FEDAPPEAL, Client, run_command
-from tests.federation.test_resident_page import free_port
+from tests.ports import free_port
 from tests.warm import run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]  # up to ten processes of one test import PyTorch

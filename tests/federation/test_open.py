@@ -23,7 +23,7 @@ from fedappeal.federation.certificates import check_names
 from fedappeal.federation.folder import Addresses, FederationFolder
 from fedappeal.settings.config import ConfigError
 from tests.federation.conftest import FEDAPPEAL, Client, run_command
-from tests.federation.test_resident_page import free_port
+from tests.ports import free_port
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")
 

@@ -1,7 +1,6 @@
 """The page beside a SuperLink starts a run from a settings file, stops, continues and extends it, and outlives it."""
 
 import re
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from fedappeal.record.reader import Record
 from fedappeal.web.serving import ServedPage
 from tests.federation.conftest import FEDAPPEAL, Client, wait_until
 from tests.federation.test_live_page import Reader
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SETTINGS = """
@@ -24,12 +24,6 @@ round-timeout = 10
 [solo]
 steps = 5
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from tests.flower.runtime_api import World
@@ -116,9 +117,7 @@ def serve(
     *, enable_supernode_auth: bool = False, run: Callable[..., grpc.Server] = _run_fleet_api_grpc_rere
 ) -> Iterator[Server]:
     states = states_of_a_superlink()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     interceptors = [NodeAuthServerInterceptor(states)]
     running = run(
         address=address,

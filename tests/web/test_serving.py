@@ -13,6 +13,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.web import serving
 from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, serve_page
+from tests.ports import free_port
 from tests.web.pages import small_page
 
 
@@ -66,8 +67,7 @@ def test_a_published_address_is_the_one_that_is_visited() -> None:
 
 
 def test_a_page_in_a_container_knows_its_published_host_alone() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     with serve_page(small_page(), PagePlace(port, published="lab.example:8090")) as page:
         known = {"Authorization": f"Bearer {page.token}"}
         for host, status in (("lab.example:8090", 200), ("localhost:8090", 200), (f"127.0.0.1:{port}", 403)):

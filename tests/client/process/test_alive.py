@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,15 +14,10 @@ import pytest
 
 from client.process.heartbeat import heartbeat_problem
 from fedappeal.system.json_log import FIELDS
+from tests.ports import free_port
 from tests.warm import WarmPopen
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra metrics is not installed")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def metrics(port: int) -> dict[str, float]:

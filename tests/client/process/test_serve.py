@@ -1,7 +1,6 @@
 """The long-lived client as a real process: what its owner and the server see of it."""
 
 import signal
-import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -26,18 +25,13 @@ from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped
 from fedappeal.flower.node.objects import Parcel
+from tests.ports import free_port
 from tests.warm import warm_superlinks
 
 pytestmark = pytest.mark.e2e
 
 Start = Callable[..., Any]
 MODEL = np.arange(1000, dtype=np.float32)
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_it_answers_says_so_and_outlives_an_app_that_fails(
@@ -232,7 +226,7 @@ def test_it_outlasts_the_loss_of_the_superlink(start_client: Start, tmp_path: Pa
 
 def test_it_gives_up_after_the_connect_timeout_with_one_reason() -> None:
     events: list[Event] = []
-    connection = Connection(superlink=f"127.0.0.1:{closed_port()}", insecure=True)
+    connection = Connection(superlink=f"127.0.0.1:{free_port()}", insecure=True)
     since = time.monotonic()
     code = run_client(NodeSettings(), connection, ClientApp(), connect_timeout=1.5, on_event=events.append)
     assert code == 2

@@ -20,6 +20,7 @@ from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.fleet_http import HttpFleet
 from fedappeal.flower.node.objects import Parcel, inflate
 from tests.flower.conftest import Server
+from tests.ports import free_port
 
 MODEL = np.arange(1000, dtype=np.float32)
 
@@ -170,9 +171,7 @@ def test_a_wrong_time_is_told_apart(any_server: Server, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("transport", [GrpcFleet, HttpFleet])
 def test_a_superlink_that_is_not_there_does_not_answer(transport: type[GrpcFleet] | type[HttpFleet]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     fleet = transport(address, ec.generate_private_key(ec.SECP256R1()), insecure=True, root_certificates=None)
     with pytest.raises(api.NotAnswering):
         fleet.deactivate(5, 0.5)

@@ -1,7 +1,6 @@
 """What `superexec` relies on: how a SuperLink hands out tasks, and how a task's command takes its options."""
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from flwr.supercore.superexec.plugin import AutoExecPlugin
 from fedappeal.flower.superlink import serverapp, superexec
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.system import process_end
+from tests.ports import free_port
 
 TOKEN = "0123456789abcdef" * 4
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
@@ -207,7 +207,5 @@ def test_a_superlink_that_ends_kills_its_tasks_and_is_told_nothing(
 
 
 def test_that_nobody_is_there_to_be_told_raises_nothing(idle: SuperExec) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        idle._address = f"127.0.0.1:{closed.getsockname()[1]}"
-        idle.report_killed(-9, TOKEN)
+    idle._address = f"127.0.0.1:{free_port()}"
+    idle.report_killed(-9, TOKEN)

@@ -31,6 +31,7 @@ from fedappeal.views.metrics.run_metrics import KINDS, OTHER, kind_of
 from fedappeal.views.metrics.serving import MetricsPort
 from fedappeal.views.terminal.view import RunView
 from strategies.rounds.exchange.exchange import NO_ANSWER
+from tests.ports import free_port
 from tests.views.comparison.recorded import a_run
 from tests.views.live.test_view import SUPERLINK, SuperLinkOfTests, a_listed_run
 from tests.views.live.test_view import superlink as superlink
@@ -38,12 +39,6 @@ from tests.warm import warm_superlinks
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra metrics is not installed")
 exposition = pytest.importorskip("prometheus_client.exposition", reason="the extra metrics is not installed")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def samples(registry: Any) -> dict[str, float]:
