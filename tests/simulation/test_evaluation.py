@@ -18,6 +18,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.simulation import evaluation
 from fedappeal.simulation.evaluation import ClientsEvaluation, evaluates_own, own_evaluations
 from fedappeal.simulation.forms.batched import Examples
+from fedappeal.simulation.forms.layered import cross_entropy_gradient
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
 from fedappeal.tasks.task import Split, Task
@@ -173,3 +174,15 @@ def test_what_own_evaluations_cannot_do_is_left_to_each_client(alone: dict[str, 
     request = asked(TASK.initial_model(3))
     assert evaluates_own(request)
     assert not evaluates_own(replace(request, **alone))
+
+
+@pytest.mark.parametrize("classes", [2, 10, 15, 16, 40])
+def test_losses_and_their_gradients_are_the_formulas_for_few_classes_and_for_many(classes: int) -> None:
+    logits, y = 4 * torch.randn(300, classes), torch.randint(0, classes, (300,))
+    exact = logits.double()
+    by_formula = exact.exp().sum(1).log() - exact[range(300), y]
+    slope = exact.exp() / exact.exp().sum(1, keepdim=True) - nn.functional.one_hot(y, classes)
+    assert torch.allclose(evaluation._losses(TASK, logits, y).double(), by_formula, rtol=1e-6, atol=1e-5)
+    gradient = cross_entropy_gradient(logits, y)
+    assert gradient.is_contiguous()
+    assert torch.allclose(gradient.double(), slope, atol=1e-6)

@@ -338,13 +338,16 @@ class LayeredForm:
         return x, y
 
 
+FEW_CLASSES = 16
+"""Classes from which PyTorch's softmax fills its vectors along the last axis; of fewer the first axis is faster."""
 LossGradient = Callable[[Tensor, Tensor], Tensor]
 """Per-example gradient of the loss by the logits ``(n, C)``, given labels ``(n,)``."""
 
 
 def cross_entropy_gradient(logits: Tensor, y: Tensor) -> Tensor:
     """Return ``softmax(logits) - onehot(y)``, shape ``(n, C)``: the gradient of cross-entropy, example by example."""
-    gradient = logits.softmax(-1)
+    few = logits.shape[-1] < FEW_CLASSES
+    gradient = logits.T.softmax(0).T.contiguous() if few else logits.softmax(-1)
     return gradient.scatter_add_(1, y.unsqueeze(1), gradient.new_full((1, 1), -1.0).expand(len(y), 1))
 
 
