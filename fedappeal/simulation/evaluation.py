@@ -29,9 +29,8 @@ from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol.keys import TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.forms.batched import Examples
-from fedappeal.simulation.forms.layered import FEW_CLASSES
+from fedappeal.simulation.forms.layered import example_losses
 from fedappeal.tasks.examples import only_tensor
-from fedappeal.tasks.task import Task
 
 COMPARED_EVERY = 10
 """Decisions of one round in this many, the first among them, are made again from an evaluation in float32."""
@@ -245,7 +244,7 @@ class ClientsEvaluation:
             start, stop, at = piece
             x, y = inputs[start:stop], labels[start:stop]
             logits = forward(task, fast, x, precision)
-            losses[at : at + len(y)] = _losses(task, logits, y)
+            losses[at : at + len(y)] = example_losses(task, logits, y)
             torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
 
         on_cpu = all(p.device.type == "cpu" for p in model.parameters())
@@ -260,14 +259,6 @@ class ClientsEvaluation:
         if model not in self._fast:
             self._fast[model] = for_inference(model)
         return self._fast[model]
-
-
-def _losses(task: Task, logits: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy of each example, shape ``(n,)``."""
-    if logits.ndim == 2 and logits.shape[1] < FEW_CLASSES and y.shape == logits.shape[:1]:
-        # As one example with a class at each of n places: the same bits in a ninth of the time.
-        return task.loss(logits.T.unsqueeze(0), y.unsqueeze(0), reduction="none")[0]
-    return task.loss(logits, y, reduction="none")
 
 
 def _means(counts: NDArray[np.int64], measured: Mapping[str, NDArray[Any]]) -> list[Evaluation]:
@@ -307,7 +298,7 @@ def own_evaluations(requests: Sequence[EvaluateRequest]) -> Launched:
         for tensor, data in held.values():
             tensor.data = data
     outputs, expected = torch.cat(logits), torch.cat(labels)
-    losses = _losses(task, outputs, expected)
+    losses = example_losses(task, outputs, expected)
     counts = np.array([len(request.data) for request in requests])
     right = (outputs.argmax(dim=1) == expected).to(losses.dtype)
     return Launched({"loss": losses, "correct": right}, partial(_means, counts))

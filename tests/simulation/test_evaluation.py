@@ -18,7 +18,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.simulation import evaluation
 from fedappeal.simulation.evaluation import ClientsEvaluation, evaluates_own, own_evaluations
 from fedappeal.simulation.forms.batched import Examples
-from fedappeal.simulation.forms.layered import cross_entropy_gradient
+from fedappeal.simulation.forms.layered import cross_entropy_gradient, example_losses
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
 from fedappeal.tasks.task import Split, Task
@@ -182,7 +182,7 @@ def test_losses_and_their_gradients_are_the_formulas_for_few_classes_and_for_man
     exact = logits.double()
     by_formula = exact.exp().sum(1).log() - exact[range(300), y]
     slope = exact.exp() / exact.exp().sum(1, keepdim=True) - nn.functional.one_hot(y, classes)
-    assert torch.allclose(evaluation._losses(TASK, logits, y).double(), by_formula, rtol=1e-6, atol=1e-5)
+    assert torch.allclose(example_losses(TASK, logits, y).double(), by_formula, rtol=1e-6, atol=1e-5)
     gradient = cross_entropy_gradient(logits, y)
     assert gradient.is_contiguous()
     assert torch.allclose(gradient.double(), slope, atol=1e-6)
