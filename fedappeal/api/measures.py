@@ -64,6 +64,8 @@ class Measures:
                 )
             metric = name if isinstance(name, Metric) else _metric(str(name), measure)
             primary = primary or metric
+            if metric.name in measures:
+                raise ConfigError(f"metrics = {list(by_name)} is not allowed: two are called '{metric.name}'")
             measures[metric.name] = measure
         return cls(loss, primary, measures)
 

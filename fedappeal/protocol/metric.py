@@ -10,6 +10,8 @@ from fedappeal.settings.config import ConfigError
 
 _NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OF_REPLIES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.NUM_EXAMPLES, keys.DECISION, *keys.APPEALS})
+_OF_CLIENTS = frozenset({"client", "client-ids", "requirement"})
+"""Columns of a run's clients, beside the round and what they reply."""
 _OF_THE_HISTORY = (
     "round asked joined sat-out left absent failed surplus mandatory bounded gm-appeal gm-appeal-train "
     "gm-appeal-held-out adapted-loss central-loss rolled-back rolled-back-to learning-rate not-finite "
@@ -50,10 +52,11 @@ class Metric:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.name in {*_OF_REPLIES, *_OF_THE_HISTORY.split()}:
+        taken = _OF_REPLIES | _OF_CLIENTS
+        if not _NAME.fullmatch(self.name) or self.name in {*taken, *_OF_THE_HISTORY.split()}:
             raise ConfigError(
                 f"metric = '{self.name}' is not allowed: small letters, digits and '-', no other column of the "
-                f"history (`fedappeal list columns`), and none of {', '.join(sorted(_OF_REPLIES))}"
+                f"history (`fedappeal list columns`), and none of {', '.join(sorted(taken))}"
             )
         if not self.low < self.high:
             raise ConfigError(f"metric = '{self.name}' is not allowed: low = {self.low} is not below {self.high}")

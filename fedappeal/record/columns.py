@@ -6,12 +6,14 @@ take every number.
 """
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.protocol.metric import column as column_of
+from fedappeal.settings.config import ConfigError
 
 Better = Literal["higher", "lower", ""]
 """Which way is better; empty: neither."""
@@ -143,6 +145,31 @@ def units(keys: Iterable[str], metric: Metric) -> dict[str, str]:
     by_key = {column.of(metric).key: column.of(metric) for column in COLUMNS}
     columns = {key: by_key.get(key.removeprefix("unseen_")) for key in keys}
     return {key: SHARE if c and c.is_share else c.unit if c else NUMBER for key, c in columns.items()}
+
+
+_OF_EACH_METRIC = ("{metric}", "{metric}_clients", "central_{metric}")
+"""The columns of a metric that is not the primary one."""
+
+
+def check_names(metric: Metric, others: Sequence[str]) -> None:
+    """Check that each of a task's metrics has a column of its own.
+
+    Args:
+        metric: the primary one.
+        others: names of the further ones.
+
+    Raises:
+        ConfigError: names one that stands where another number does.
+    """
+    keys = [column.of(metric).key for column in COLUMNS]
+    keys += [key.format(metric=column_of(name)) for name in others for key in _OF_EACH_METRIC]
+    keys += [f"unseen_{key}" for key in keys]
+    for name in (metric.name, *others):
+        if keys.count(column_of(name)) > 1:
+            raise ConfigError(
+                f"metric = '{name}' is not allowed: another number of the run stands in the history's column "
+                f"'{column_of(name)}'"
+            )
 
 
 def column_rows() -> Iterator[tuple[str, str, str, str, str]]:

@@ -25,6 +25,7 @@ from fedappeal.core.plugins import (
     runs_only_with,
 )
 from fedappeal.core.registry import REGISTRIES
+from fedappeal.record.columns import check_names
 from fedappeal.record.folder import check_new
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
@@ -60,6 +61,7 @@ def check_learns_here(plan: RunPlan, device: str, tried: bool = True) -> None:
         ConfigError: for the first thing that is wrong.
     """
     check_device(device)
+    check_names(plan.task.metric, plan.task.other_metrics)
     plan.task.check()
     if isinstance(plan.task, FlowerApp):
         plan.task.initial_arrays()

@@ -61,6 +61,10 @@ def test_names_and_directions_of_metrics() -> None:
     assert named == ACCURACY
     with pytest.raises(ConfigError, match="metric = 'loss' is not allowed"):
         Measures.of(None, {"loss": worst})
+    with pytest.raises(ConfigError, match=re.escape("metrics = ['a-b', 'a_b'] is not allowed: two are called 'a-b'")):
+        Measures.of(None, {"a-b": worst, "a_b": worst})
+    with pytest.raises(ConfigError, match="metric = 'lowest-f1' is not allowed: another number"):
+        fedappeal.simulate(data=pairs(), model=Net, metrics={"f1": hamming, "lowest-f1": hamming}, **QUICK)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,9 @@ def test_the_worst_tenth_is_where_an_error_is_largest() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["", "Loss", "loss", *keys.APPEALS, "a b", "x_y", "joined", "bytes-up"])
+@pytest.mark.parametrize(
+    "name", ["", "Loss", "loss", *keys.APPEALS, "a b", "x_y", "joined", "bytes-up", "client", "requirement"]
+)
 def test_a_name_that_is_taken_or_no_key_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="metric = "):
         Metric(name)

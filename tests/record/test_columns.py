@@ -22,12 +22,13 @@ from fedappeal.record.columns import (
     PERCENT,
     TABLE,
     Column,
+    check_names,
     column_rows,
     shown_in,
 )
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
-from fedappeal.settings.config import RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.views.comparison.measures import run_measures
 from fedappeal.views.comparison.recorded_runs import read_runs
 from fedappeal.views.comparison.result import compare_runs
@@ -103,6 +104,20 @@ def test_the_primary_metric_gives_its_columns_names_units_and_direction() -> Non
     assert {column.unit for column in shown_in(TABLE) if "accuracy" in column.key} == {PERCENT}
     assert [column.title for column in shown_in(HEADLINE, error)] == ["GM-Appeal", "mean-error"]
     assert {column.title for column in shown_in(LINE, error)} >= {"GM-Appeal", "mean-error", "preferred", "s"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("f1", name) for name in ("worst-decile-f1", "lowest-f1", "preferred-f1", "adapted-f1", "central-f1")),
+        *(("f1", name) for name in ("f1-clients", "unseen-f1", "f1", "unseen-loss")),
+        ("a", "f1", "central-f1"),
+    ],
+)
+def test_a_metric_in_the_column_of_another_number_is_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=f"^metric = '{names[-1]}' is not allowed: another number of the run"):
+        check_names(Metric(names[0]), names[1:])
+    check_names(Metric("lowest-f1"), ("f1", "preferred-f1"))
 
 
 def test_each_view_knows_its_columns_and_each_column_is_described_once() -> None:
