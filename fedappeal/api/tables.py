@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -305,6 +306,11 @@ def _by_client(read: TableRows) -> RowsByClient:
         rows_of[owner].append(row)
     clients = [rows.take(torch.tensor(places)) for places in rows_of.values()]
     names = [str(owner) for owner in rows_of]
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise ConfigError(
+            f"data is not allowed: values of two types in column {read.form.client_column} call a client {twice!r} "
+            "(astype(str) makes them one)"
+        )
     _check_rows(clients, names)
     return RowsByClient(clients, names, read.form)
 

@@ -87,6 +87,7 @@ def test_labels_may_be_numbers_or_several_columns() -> None:
         ({}, TableColumns("user", "y", ("a", "d")), "features = 'd' is not a column"),
         ({"b": "text"}, BY_USER, "row 1, column b: 'text' is no finite number (and 59 more of its rows)"),
         ({"b": None}, BY_USER, "row 1, column b: the cell is empty (and 59 more of its rows)"),
+        ({"user": [1, "1", "u"] * 20}, BY_USER, "values of two types in column user call a client '1' (astype(str)"),
         ({"user": [f"u{k // 59}" for k in range(60)]}, BY_USER, "client 'u1' has 1 rows; at least 2"),
     ],
 )
