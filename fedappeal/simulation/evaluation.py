@@ -151,7 +151,10 @@ def is_pytorchs_own(model: nn.Module) -> bool:
     What these do in evaluation mode is known. A model is looked at once.
     """
     if model not in _PYTORCHS_OWN:
-        of_pytorch = (type(module).__module__.startswith("torch.nn.modules.") for module in model.modules())
+        of_pytorch = (
+            type(module).__module__.startswith("torch.nn.modules.") and "forward" not in vars(module)
+            for module in model.modules()
+        )
         _PYTORCHS_OWN[model] = all(of_pytorch)
     return _PYTORCHS_OWN[model]
 

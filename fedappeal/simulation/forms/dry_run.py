@@ -105,8 +105,10 @@ def _side_by_side(
     rows = [torch.arange(examples.start[k], examples.start[k + 1]).unsqueeze(0) for k in range(len(models))]
     batches, _ = line_up(rows, examples.device)
     entered: list[str] = []
-    hooks = _note_layers(form.objective.model, entered) if isinstance(form, VmapForm) else []
+    hooks: list[torch.utils.hooks.RemovableHandle] = []
     try:
+        if isinstance(form, VmapForm):
+            hooks = _note_layers(form.objective.model, entered)  # a ScriptModule takes none
         with torch.no_grad():
             return batched.gradients(form, clients, examples, batches, training)
     except NotBatchable:

@@ -12,7 +12,16 @@ from torch.nn import functional
 
 from client.training.noise import dropout, torch_dropout
 from fedappeal.simulation.forms.batched import Cohort, NotBatchable, Parameters, Target
-from fedappeal.simulation.forms.layers import EACH_EXAMPLE, Dropout, Layer, MaxPool2d, ReLU, Reshape, batched_layer
+from fedappeal.simulation.forms.layers import (
+    EACH_EXAMPLE,
+    Dropout,
+    Layer,
+    MaxPool2d,
+    ReLU,
+    Reshape,
+    batched_layer,
+    is_altered,
+)
 from fedappeal.tasks.examples import Split, only_tensor
 from fedappeal.tasks.task import Task
 
@@ -25,7 +34,6 @@ class BatchedModel:
 
     Attributes:
         layers: in training and in evaluation mode, by whether it is training.
-        traced: whether they were found by tracing the forward pass.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -34,7 +42,6 @@ class BatchedModel:
         Raises:
             NotBatchable: names the layer that has no batched form.
         """
-        self.traced = False
         _check_parameters(module)
         try:
             both = _pooled_first(_in_sequence(module, ""))
@@ -46,7 +53,6 @@ class BatchedModel:
                 # Of PyTorch's own modules, a container or not, the layer says more.
                 ours = type(module).__module__.startswith("torch.nn.")
                 raise (reason if ours else other) from None
-            self.traced = True
         self._first_trained = {
             training: next(i for i, layer in enumerate(layers) if hasattr(layer, "_weight"))
             for training, layers in self.layers.items()
@@ -96,10 +102,11 @@ def _check_parameters(module: nn.Module) -> None:
 
 
 def _in_sequence(module: nn.Module, name: str) -> Iterator[Layer]:
-    """Yield the layers of nested `nn.Sequential`s."""
-    if type(module) is nn.Sequential:
-        for key, child in module.named_children():
-            yield from _in_sequence(child, f"{name}{key}.")
+    """Yield the layers of nested `nn.Sequential`s, one that stands in several places in each of them."""
+    if type(module) is nn.Sequential and not is_altered(module):
+        for key, child in module._modules.items():
+            if child is not None:
+                yield from _in_sequence(child, f"{name}{key}.")
     else:
         yield _layer(name, module)
 
@@ -107,8 +114,7 @@ def _in_sequence(module: nn.Module, name: str) -> Iterator[Layer]:
 def _layer(name: str, module: nn.Module) -> Layer:
     """Return a module's batched layer; ``name`` is empty or ends with a dot."""
     layer = batched_layer(name, module)
-    # A hook may change anything: weight norm of the older kind computes the weight in one.
-    if layer is None or module._forward_hooks or module._forward_pre_hooks:
+    if layer is None or is_altered(module):
         raise NotBatchable(f"layer '{name.rstrip('.') or 'model'}' ({type(module).__name__}) has no batched form")
     return layer
 

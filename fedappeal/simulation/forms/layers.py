@@ -6,6 +6,7 @@ layers takes about half as long again. Layers without parameters that have no wr
 themselves alone.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -262,6 +263,9 @@ class EachExample:
 
     def __init__(self, module: Callable[[Tensor], Tensor]) -> None:
         self._module = module
+        if getattr(module, "inplace", False):  # autograd differentiates by the input
+            self._module = copy.copy(module)
+            vars(self._module)["inplace"] = False
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
         """Return the outputs of a module that treats each example by itself."""
@@ -282,6 +286,14 @@ EACH_EXAMPLE = (
     *(nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softsign, nn.Identity),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
 )
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_altered(module: nn.Module) -> bool:
+    """Whether a module has hooks, or a forward pass of its own, beside what its class says."""
+    return "forward" in vars(module) or any(getattr(module, hooks) for hooks in _HOOKS)
 
 
 def batched_layer(name: str, module: nn.Module) -> Layer | None:

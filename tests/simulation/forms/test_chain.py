@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -69,12 +70,16 @@ def data() -> Split:
     return Split(torch.randn(5, 1, 6, 6), torch.randint(0, 3, (5,)))
 
 
+def data_of_six() -> Split:
+    torch.manual_seed(1)
+    return Split(torch.randn(5, 6), torch.randint(0, 3, (5,)))
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_of_layers_is_found_and_gives_the_gradients_of_the_model(name: str) -> None:
     torch.manual_seed(0)
     model = Model(CHAINS[name])
     form = LayeredForm(Classification(), model)
-    assert form.model.traced
     check_form(form, Classification(), model, data())
     assert model.training, "the model stays as it is"
 
@@ -125,6 +130,47 @@ def test_weight_norm_computes_its_weight_in_a_hook_and_is_named() -> None:
         BatchedModel(nn.Sequential(nn.Flatten(), layer))
 
 
+SHARED = nn.Tanh()
+TWICE: dict[str, nn.Module] = {
+    "rectifier": nn.Sequential(nn.Linear(6, 8), RELU := nn.ReLU(), nn.Linear(8, 8), RELU, nn.Linear(8, 3)),
+    "layers of one": nn.Sequential(nn.Linear(6, 8), *[SHARED] * 3, nn.Linear(8, 3)),
+    "dropout": nn.Sequential(DROP := nn.Dropout(0.4), nn.Linear(6, 8), DROP, nn.Linear(8, 3)),
+    "sequence": nn.Sequential(INNER := nn.Sequential(nn.Sigmoid()), nn.Linear(6, 8), INNER, nn.Linear(8, 3)),
+    "in place": nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(inplace=True), nn.Linear(8, 3), nn.ELU(inplace=True)),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_module_in_several_places_or_that_writes_in_place_is_calculated_in_each(name: str) -> None:
+    torch.manual_seed(2)
+    form = LayeredForm(Classification(), TWICE[name])
+    check_form(form, Classification(), TWICE[name], data_of_six())
+
+
+def _doubled(module: nn.Module, *arguments: Any) -> None:
+    raise AssertionError
+
+
+ALTERED: dict[str, Callable[[nn.Sequential], object]] = {
+    "forward hook of all": lambda model: model.register_forward_hook(_doubled),
+    "pre-hook of all": lambda model: model.register_forward_pre_hook(_doubled),
+    "pre-hook of a layer": lambda model: model[1].register_forward_pre_hook(_doubled),
+    "backward hook": lambda model: model[1].register_full_backward_hook(_doubled),
+    "backward pre-hook": lambda model: model[0].register_full_backward_pre_hook(_doubled),
+    "own forward": lambda model: setattr(model[1], "forward", MethodType(lambda self, x: 2 * x, model[1])),
+}
+
+
+@pytest.mark.parametrize("name", ALTERED)
+def test_what_is_attached_to_a_module_is_not_passed_over(name: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    ALTERED[name](model)
+    with pytest.raises((NotBatchable, AssertionError)):
+        check_form(LayeredForm(Classification(), model), Classification(), model, data_of_six())
+    plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    check_form(LayeredForm(Classification(), plain), Classification(), plain, data_of_six())
+
+
 def test_a_task_with_a_forward_of_its_own_is_no_chain() -> None:
     class Scaled(Classification):
         def forward(self, model: nn.Module, x: Any) -> Any:
@@ -169,5 +215,5 @@ def test_a_model_of_another_thread_works_while_one_is_traced() -> None:
     thread.start()
     model = BatchedModel(Waiting(began, over))
     thread.join()
-    assert model.traced
+    assert len(model.layers[True]) > 0
     assert torch.equal(found[0], expected)
