@@ -207,7 +207,7 @@ class Medians:
 
     def state(self) -> dict[str, Any]:
         """Return what is carried from round to round."""
-        state: dict[str, Any] = {}
+        state: dict[str, Any] = {"round": self._round} if self.latest else {}
         for name, of_clients in self.latest.items():
             rounds, values = zip(*of_clients.values(), strict=True) if of_clients else ((), ())
             lists = {"clients": list(of_clients), "values": list(values), "rounds": list(rounds)}
@@ -222,7 +222,7 @@ class Medians:
             rounds = state.get(f"{name}/rounds", [0] * len(clients))
             self._restore(name, dict(zip(clients, zip(rounds, values, strict=True), strict=True)))
         numbers = (number for of_clients in self.latest.values() for number, _ in of_clients.values())
-        self._round = 1 + max(numbers, default=-1)
+        self._round = state.get("round", 1 + max(numbers, default=-1))
 
     def _restore(self, name: str, of_clients: dict[str, tuple[int, float]]) -> None:
         self.latest[name], self._ordered[name] = of_clients, sorted(value for _, value in of_clients.values())

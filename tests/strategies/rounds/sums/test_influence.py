@@ -216,9 +216,23 @@ def test_whole_rounds_are_forgotten_and_state_is_carried() -> None:
         assert again.state() == medians.state()
         assert again.of("weight") == medians.of("weight") == (0.0, 0.0, 1.0, 2.0)[number]
         assert len(medians.latest["weight"]) == KEPT
-    earlier = {key: value for key, value in medians.state().items() if not key.endswith("/rounds")}
+    earlier = {key: value for key, value in medians.state().items() if not key.endswith(("/rounds", "round"))}
     again.restore(earlier)
     assert again.of("weight") == 2.0
+
+
+def test_values_grow_old_in_rounds_without_a_joiner_over_a_resume_too() -> None:
+    medians, again = Medians(), Medians()
+    for joined in ("abc", "", "", "", "", "def", "", "", ""):
+        for client in joined:
+            medians.note(client, {"weight": float(joined == "def")})
+        medians.end_round()
+    again.restore(medians.state())
+    for _ in range(3):
+        medians.end_round()
+        again.end_round()
+        assert again.latest == medians.latest
+    assert medians.of("weight") == 1.0
 
 
 @pytest.mark.parametrize(("many", "few", "rounds"), [(100, 40, 1), (30, 12, 10), (1000, 63, 1)])
