@@ -34,6 +34,7 @@ from fedappeal.runs.checks import check_allowed
 from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.process_wide import check_threads
 from fedappeal.system.files import read_safetensors
 from fedappeal.system.wording import natural_order, short_path
 from fedappeal.tasks import load_task
@@ -404,6 +405,7 @@ class Run:
                 watching.on_round(FinishedRound(number, dict(line), dict(record.decisions), self, arrays))
 
         how = self._how or Simulation.of_runtime(Record(self.path).config["runtime"])
+        check_threads(how.threads)
         evaluate, folder = watching.central(plan, how), plan.folder(how.runtime())
         self.interrupted = False
         try:

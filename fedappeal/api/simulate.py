@@ -84,11 +84,11 @@ def simulate(
         ConfigError: one line for what is not allowed, before anything is written.
     """
     with silence(quiet):
+        how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
         trackers, plugin_settings = chosen_trackers(track, set or {})
         columns, measures = TableColumns(client, label, tuple(features), partitioner), Measures.of(loss, metrics)
         parts = TaskParts.of(data, columns, model, measures)
         plan = plan_of(strategy, task, parts, settings, plugin_settings, data_dir)
-        how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
         watching = Watching(evaluate, on_round, quiet, trackers, keep_models)
         if out:
             check_new(Path(out))

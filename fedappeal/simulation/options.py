@@ -59,8 +59,10 @@ class Simulation:
         for name, value, allowed in (("mode", self.mode, MODES), (_PRECISION, precision, PRECISIONS)):
             if value not in allowed:
                 raise ConfigError(f"{name} = '{value}' is not allowed: {', '.join(allowed)}")
-        if self.threads < 0:
-            raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
+        if type(self.threads) is not int or not 0 <= self.threads < 2**31:
+            raise ConfigError(f"threads = {self.threads!r} is not allowed: 0 (as PyTorch has it) or more")
+        if not isinstance(self.data_dir, str | os.PathLike):
+            raise ConfigError(f"data_dir = {self.data_dir!r} is not allowed: a folder is")
         if precision != FLOAT32 and self.shared_out:
             raise ConfigError(f"{_PRECISION} = '{precision}' is not allowed with workers: {FLOAT32}")
 

@@ -76,22 +76,12 @@ def simulation_threads(wanted: int) -> Iterator[int]:
     survive_fork()
     with _CHANGING:
         before = torch.get_num_threads()
-        number = wanted or before
-        if _forked and number > 1:
-            raise ConfigError(
-                f"threads = {number} is not allowed in a process that was forked after a simulation: PyTorch would "
-                "wait for threads that the fork did not copy; 1, or start the process by multiprocessing's 'spawn'"
-            )
-        if _running and number != _running[0]:
-            shown = f"{wanted}" if wanted else f"0 ({before} here)"
-            raise ConfigError(
-                f"threads = {shown} is not allowed: {_running[0]}, as another simulation of this process has it"
-            )
-        _running.append(number)
+        number = _checked_threads(wanted)
         if wanted:
             _leave_later_threads_alone(lambda: torch.set_num_threads(number))
-            if len(_running) == 1:
+            if not _running:
                 _blas.enter_context(ThreadpoolController().select(user_api="blas").limit(limits=number))
+        _running.append(number)
     try:
         yield number
     finally:
@@ -101,6 +91,29 @@ def simulation_threads(wanted: int) -> Iterator[int]:
                 _leave_later_threads_alone(lambda: torch.set_num_threads(before))
             if not _running:
                 _blas.close()
+
+
+def check_threads(wanted: int) -> None:
+    """Check that a simulation could begin now; arguments and errors as `simulation_threads`."""
+    with _CHANGING:
+        _checked_threads(wanted)
+
+
+def _checked_threads(wanted: int) -> int:
+    """Return the number of threads, 0 as PyTorch has it."""
+    before = torch.get_num_threads()
+    number = wanted or before
+    if _forked and number > 1:
+        raise ConfigError(
+            f"threads = {number} is not allowed in a process that was forked after a simulation: PyTorch would "
+            "wait for threads that the fork did not copy; 1, or start the process by multiprocessing's 'spawn'"
+        )
+    if _running and number != _running[0]:
+        shown = f"{wanted}" if wanted else f"0 ({before} here)"
+        raise ConfigError(
+            f"threads = {shown} is not allowed: {_running[0]}, as another simulation of this process has it"
+        )
+    return number
 
 
 @contextmanager

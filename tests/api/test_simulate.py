@@ -26,6 +26,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.engine import simulate as simulate_folder
 from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.process_wide import simulation_threads
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.task import Task
 from strategies import FedAvg, MaxFL
@@ -164,6 +165,12 @@ def test_a_strategy_object_is_a_template() -> None:
     assert (first.config.clients_per_round, first.config.seed) == (2, 4)
 
 
+def test_other_threads_than_a_simulation_of_this_process_are_refused_before_the_folder(tmp_path: Path) -> None:
+    with simulation_threads(2), pytest.raises(ConfigError, match="threads = 1 is not allowed: 2, as another"):
+        fedappeal.simulate(model=Net, data=pairs(), out=tmp_path / "run", threads=1, **QUICK)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -183,6 +190,10 @@ def test_a_strategy_object_is_a_template() -> None:
         ({"device": "cuda:7"}, "device = 'cuda:7' is not allowed"),
         ({"on_round": 3}, "on_round = 3 is not allowed: a callable is"),
         ({"evaluate": 3}, "evaluate is not allowed: the central test set is a int"),
+        ({"threads": 2.5}, "threads = 2.5 is not allowed: 0 (as PyTorch has it) or more"),
+        ({"threads": "2"}, "threads = '2' is not allowed"),
+        ({"threads": 2**31}, "threads = 2147483648 is not allowed"),
+        ({"data_dir": 3}, "data_dir = 3 is not allowed: a folder is"),
         ({"mode": "fast"}, "mode = 'fast' is not allowed"),
     ],
 )

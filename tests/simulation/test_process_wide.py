@@ -18,7 +18,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import process_wide
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
-from fedappeal.simulation.process_wide import freeze_more, frozen_objects, simulation_threads
+from fedappeal.simulation.process_wide import check_threads, freeze_more, frozen_objects, simulation_threads
 from tests.run_models import learned
 
 T = TypeVar("T")
@@ -195,6 +195,16 @@ def test_another_number_of_threads_while_a_simulation_runs_is_refused_in_one_lin
     ]
     assert settings_of_the_process()[:2] == (1, 1)
     outcome(tmp_path / "later", "sequential", {"rounds": 1}, 3, lambda record: None)
+
+
+def test_a_number_that_pytorch_refuses_leaves_nothing_behind(one_thread: None) -> None:
+    with pytest.raises(RuntimeError), simulation_threads(2.5):  # type: ignore[arg-type]
+        pass
+    with simulation_threads(2):
+        with pytest.raises(ConfigError, match="threads = 3 is not allowed: 2"):
+            check_threads(3)
+        check_threads(2)
+    check_threads(3)
 
 
 def test_what_comes_later_is_frozen_with_what_was_there_and_put_back() -> None:
