@@ -173,10 +173,18 @@ class GivenTask(Task):
         return self._base.normalisation if self._base else None
 
     def inputs(self, raw: NDArray[Any]) -> Structure:
-        """Return the known task's inputs; a program's own data are unchanged."""
+        """Return the known task's inputs; a program's own data are unchanged.
+
+        Raises:
+            ValueError: values that the type of the training data does not have; floats are rounded.
+        """
         if self._base:
             return self._base.inputs(raw)
-        return torch.tensor(raw, dtype=getattr(torch, self.input_dtype))
+        x = torch.tensor(raw, dtype=getattr(torch, self.input_dtype))
+        same = x.isfinite().numpy() if x.is_floating_point() or x.is_complex() else x.numpy() == raw
+        if not same.all():
+            raise ValueError(f"{raw[~same][0]} is no {self.input_dtype}, which the model was trained on")
+        return x
 
     @cached_property
     def parts(self) -> dict[str, str]:

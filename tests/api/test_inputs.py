@@ -201,3 +201,25 @@ def test_labels_too_large_to_be_classes_are_one_line(tmp_path: Path) -> None:
     ):
         fedappeal.simulate("fedavg", model="logistic", data=data, out=tmp_path / "run", **QUICK)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "first"),
+    [
+        (torch.uint8, np.full((2, 6), 0.5), "0.5"),
+        (torch.uint8, np.array([[1, 2, 3, -4, 5, 300]]), "-4"),
+        (torch.int64, np.array([[1.0, 2.0, 2.5, 3.0, 4.0, 5.0]]), "2.5"),
+        (torch.bool, np.array([[0, 1, 2, 0, 0, 0]]), "2"),
+        (torch.float16, np.full((1, 6), 1e6), "1000000.0"),
+    ],
+)
+def test_values_that_the_training_datas_type_does_not_have_are_refused(kind: Any, raw: Any, first: str) -> None:
+    class Casting(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.float())
+
+    data = [tuple((x.clamp(0, 1).to(kind), y) for x, y in pair) for pair in pairs()]
+    run = fedappeal.simulate("fedavg", model=Casting, data=data, **QUICK)
+    with pytest.raises(ConfigError, match=f"{first} is no {str(kind)[6:]}, which the model was trained on$"):
+        run.predict(raw)
+    assert len(run.predict(np.ones((3, 6)))) == 3
