@@ -85,12 +85,14 @@ def load(head: bytes, body: bytes) -> tuple[dict[str, Any], dict[str, RecordDict
                     continue
                 arrays = {}
                 for array, dtype, shape, stype, size in told["arrays"]:
+                    if type(size) is not int or not 0 <= size <= len(body) - start:  # backwards, bytes count twice
+                        raise ValueError(f"an array of {size!r} bytes, of {len(body) - start} that are left")
                     arrays[array] = Array(str(dtype), tuple(map(int, shape)), str(stype), body[start : start + size])
                     start += size
                 dicts[name][key] = ArrayRecord(arrays)
         if start != len(body):
             raise ValueError(f"{len(body) - start} bytes too many")
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     return values, dicts
 

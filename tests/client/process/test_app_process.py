@@ -1,5 +1,6 @@
 """An owner's app runs in a process of its own: what it may not do it cannot, and it stops nothing but itself."""
 
+import json
 import os
 import textwrap
 from collections.abc import Iterator
@@ -320,3 +321,15 @@ def test_frames_carry_what_records_hold() -> None:
 def test_what_is_no_frame_is_refused(head: bytes) -> None:
     with pytest.raises(ValueError):
         load(head, b"xx")
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [([1], [1, -1, 2]), ([1], [3, -1]), ([1], [True, 1]), ([1], [2.0]), ([1], ["2"]), ([float("inf")], [2])],
+)
+def test_arrays_that_are_no_parts_of_the_body_are_refused(shape: list[float], sizes: list[object]) -> None:
+    """Of sizes that go to and fro, each array would be a copy of the whole body."""
+    arrays = [[f"a{place}", "u1", shape, "numpy.ndarray", size] for place, size in enumerate(sizes)]
+    head = json.dumps({"records": {"content": {"a": {"kind": "array", "arrays": arrays}}}})
+    with pytest.raises(ValueError):
+        load(head.encode(), b"xx")
