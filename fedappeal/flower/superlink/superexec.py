@@ -4,7 +4,8 @@ Flower's is a process of its own, which imports all of Flower again, and gives a
 the command line, which every user of the machine can read; here the token is in a file without a name that the
 ServerApp inherits. A ServerApp is killed as soon as its SuperLink is gone: one that Flower only asks to end would
 record a round whose clients ended before. Where another signal kills it, the SuperLink is told, which would miss its
-heartbeat a minute later.
+heartbeat a minute later. A task that begins slowly keeps its token, which Flower takes back after 30 seconds without
+a heartbeat, to start the task again.
 """
 
 import logging
@@ -12,15 +13,15 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from threading import Event, Thread
 from typing import Any
 
 import httpx
 from flwr.common.constant import SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest, SendTaskHeartbeatRequest
 from flwr.supercore import log
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
@@ -32,6 +33,8 @@ from fedappeal.system.process_end import end_with_parent
 
 ASKED_EVERY = 0.5
 """Seconds between two questions whether a task waits to be started."""
+BEAT, BEATS = 15.0, 20
+"""Seconds between two heartbeats for a task that begins, and their number."""
 _ADDRESS, _CA, _INSTALL = "--runtime-api-address", "--root-certificates", "--allow-runtime-dependency-installation"
 _SERVER_APP = [sys.executable, "-P", "-m", "fedappeal.flower.superlink.serverapp"]
 """Stands in for Flower's command of a ServerApp."""
@@ -62,7 +65,7 @@ class SuperExec(Thread):
     def run(self) -> None:
         """Start tasks until `terminate`; they are killed with this thread."""
         question = AcquireTaskRequest(supported_task_types=[*TASK_TYPE_TO_COMMAND])
-        with closing(self._client(RuntimeVersionHttpInterceptor("SuperExec"))) as client:
+        with self._client(RuntimeVersionHttpInterceptor("SuperExec")) as client:
             while not self._ended.wait(ASKED_EVERY):
                 try:
                     answer = client.AcquireTask(question)
@@ -95,10 +98,18 @@ class SuperExec(Thread):
             file.seek(0)
             words = [*tied, *program, *options, "--token-file", f"/dev/fd/{file.fileno()}"]
             task = Popen(words, pass_fds=[file.fileno()], stdout=output, stderr=output)
-        Thread(target=self._report_killed, args=(task, token), name="end of a task", daemon=True).start()
+        Thread(target=self._watch, args=(task, token), name="end of a task", daemon=True).start()
         return task
 
-    def _report_killed(self, task: "Popen[bytes]", token: str) -> None:
+    def _watch(self, task: "Popen[bytes]", token: str) -> None:
+        """Send a task's first heartbeats in its place, and report it if a signal kills it."""
+        for _ in range(BEATS):
+            try:
+                task.wait(BEAT)
+                break
+            except TimeoutExpired:
+                with self._client(*_as_task(token)) as client, suppress(httpx.HTTPError):
+                    client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
         if (status := task.wait()) < 0 and not self._ended.is_set():
             self.report_killed(status, token)
 
@@ -112,14 +123,20 @@ class SuperExec(Thread):
             token: the task's.
         """
         details = f"its process (ServerApp) was killed by signal {-status}"
-        interceptors = RuntimeVersionHttpInterceptor("flwr-serverapp"), RuntimeTokenHttpInterceptor(token)
-        with closing(self._client(*interceptors)) as client:
+        with self._client(*_as_task(token)) as client:
             try:
                 client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=details))
             except httpx.HTTPError as error:
                 log(logging.WARNING, "a run failed: %s; the SuperLink does not take that: %s", details, error)
 
-    def _client(self, *interceptors: Any) -> RuntimeHttpClient:
+    def _client(self, *interceptors: Any) -> "closing[RuntimeHttpClient]":
         # Without Flower's retries, which end this process where the run has ended already.
         certificate = None if self._ca is None else Path(self._ca).read_bytes()
-        return RuntimeHttpClient.from_server_address(self._address, self._ca is None, certificate, interceptors)
+        return closing(
+            RuntimeHttpClient.from_server_address(self._address, self._ca is None, certificate, interceptors)
+        )
+
+
+def _as_task(token: str) -> tuple[RuntimeVersionHttpInterceptor, RuntimeTokenHttpInterceptor]:
+    """Return what makes a client's calls those of a task."""
+    return RuntimeVersionHttpInterceptor("flwr-serverapp"), RuntimeTokenHttpInterceptor(token)

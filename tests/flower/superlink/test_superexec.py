@@ -14,7 +14,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse, PushTaskOutputRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    AcquireTaskResponse,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.proto.task_pb2 import Task
 from flwr.supercore.constant import TASK_TYPE_TO_APPIO_API_ADDRESS_ARG, TASK_TYPE_TO_COMMAND, TaskType
 from flwr.supercore.superexec.executor import subprocess_executor
@@ -46,6 +51,7 @@ class RuntimeApi(BaseHTTPRequestHandler):
     waiting: ClassVar[list[AcquireTaskResponse]] = []
     refuses: ClassVar[list[int]] = []
     said: ClassVar[list[tuple[str, str]]] = []
+    beats: ClassVar[list[str]] = []
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers["content-length"]))
@@ -56,6 +62,11 @@ class RuntimeApi(BaseHTTPRequestHandler):
                 status = self.refuses.pop()
             elif self.waiting:
                 answer = self.waiting.pop().SerializeToString()
+        elif self.path == "/v1/runtime/send-task-heartbeat":
+            assert TOKEN in str(self.headers)
+            assert SendTaskHeartbeatRequest.FromString(content) is not None
+            self.beats.append(self.path)
+            status = 500 if len(self.beats) == 1 else 200
         else:
             assert self.path == "/v1/runtime/push-task-output"
             assert TOKEN in str(self.headers)
@@ -74,7 +85,7 @@ class RuntimeApi(BaseHTTPRequestHandler):
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
     """A SuperLink that is bound, and does not listen yet."""
     monkeypatch.setattr(superexec, "ASKED_EVERY", 0.01)
-    for name in ("waiting", "refuses", "said"):
+    for name in ("waiting", "refuses", "said", "beats"):
         monkeypatch.setattr(RuntimeApi, name, [])
     with ThreadingHTTPServer(("127.0.0.1", 0), RuntimeApi, bind_and_activate=False) as server:
         server.server_bind()
@@ -156,7 +167,7 @@ def test_a_task_is_started_as_flower_starts_it_but_for_its_token(
     def start(command: list[str], **named: Any) -> SimpleNamespace:
         commands.append(command)
         options.append(named)
-        return SimpleNamespace(wait=lambda: 0)
+        return SimpleNamespace(wait=lambda timeout=None: 0)
 
     monkeypatch.setattr(SuperExec, "run", lambda self: None)
     monkeypatch.setattr(superexec, "Popen", start)
@@ -203,7 +214,25 @@ def test_a_superlink_that_ends_kills_its_tasks_and_is_told_nothing(
 ) -> None:
     monkeypatch.setattr(SuperExec, "report_killed", lambda *_: pytest.fail("nobody listens any more"))
     idle.terminate()
-    idle._report_killed(SimpleNamespace(wait=lambda: -9), TOKEN)  # type: ignore[arg-type]
+    idle._watch(SimpleNamespace(wait=lambda timeout=None: -9), TOKEN)  # type: ignore[arg-type]
+
+
+def test_a_task_that_begins_slowly_has_its_first_heartbeats_sent_and_no_more(
+    api: ThreadingHTTPServer, idle: SuperExec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(superexec, "BEAT", 0.01)
+    monkeypatch.setattr(superexec, "BEATS", 3)
+    serve(api)
+    idle._address = f"127.0.0.1:{api.server_port}"
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as task:
+        watching = Thread(target=idle._watch, args=(task, TOKEN))
+        watching.start()
+        until(lambda: len(RuntimeApi.beats) == 3)
+        assert watching.is_alive()
+        task.kill()
+        watching.join(60)
+    assert RuntimeApi.said == [("failed", "its process (ServerApp) was killed by signal 9")]
+    assert len(RuntimeApi.beats) == 3
 
 
 def test_that_nobody_is_there_to_be_told_raises_nothing(idle: SuperExec) -> None:
