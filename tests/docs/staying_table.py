@@ -44,9 +44,9 @@ def joined(runs: list[dict[str, Any]]) -> str:
         return NONE
     free = [run["willing"] for run in runs if run["willing"] is not None]
     interval = Interval.of(free, is_share=True)
-    assert interval.low is not None
-    assert interval.high is not None
-    text = f"{100 * interval.mean:.0f} [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
+    text = f"{100 * interval.mean:.0f}"
+    if interval.low is not None and interval.high is not None:
+        text += f" [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
     return text if len(free) == len(runs) else f"{text} ({len(free)} of {len(runs)})"
 
 

@@ -31,8 +31,8 @@ class Curve:
         label: the group's name among those of its task.
         place: the group's, from 0.
         rounds: of its points.
-        means: over seeds; ``low`` and ``high``: the ends of their 95 % intervals, a share's within 0 and 1; None for
-            a single seed.
+        means: over seeds; ``low`` and ``high``: the ends of their 95 % intervals, a share's within 0 and 1, the
+            mean without spread; None for a single seed.
     """
 
     label: str
@@ -49,8 +49,8 @@ class Curve:
         every = [(number, Interval.of(seeds, column.is_share)) for number, seeds in values.items()]
         points = dict(every[place] for place in thin_indices([interval.mean for _, interval in every], most))
         intervals, scale = points.values(), column.scale
-        low = [None if interval.low is None else scale * interval.low for interval in intervals]
-        high = [None if interval.high is None else scale * interval.high for interval in intervals]
+        ends = [(i.mean, i.mean) if i.low is None and i.n > 1 else (i.low, i.high) for i in intervals]
+        low, high = ([None if (end := pair[side]) is None else scale * end for pair in ends] for side in (0, 1))
         return cls(group.label, place, list(points), [scale * interval.mean for interval in intervals], low, high)
 
 

@@ -45,8 +45,9 @@ def compare(
         ``task``, ``group``, ``measure``; ``mean``, ``low`` and ``high`` of its 95 % interval, ``n`` seeds;
         ``difference`` from the baseline over the ``pairs`` seeds that both have, ``difference_low``,
         ``difference_high``, ``wins`` (seeds for which the group is better) and ``verdict`` (``undecided``
-        where the interval holds 0, or Holm's correction over its task's differences leaves it open). Shares are
-        numbers from 0 to 1. ``attrs["notes"]`` names what is odd about the runs.
+        where the interval holds 0, few seeds do not differ, or Holm's correction over its task's differences leaves
+        it open). Without a spread there is no interval. Shares are numbers from 0 to 1. ``attrs["notes"]`` names
+        what is odd about the runs.
 
     Warns:
         UserWarning: a run is not finished, so that all were compared after an earlier round.

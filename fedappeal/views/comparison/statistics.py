@@ -7,6 +7,8 @@ for proportions of clustered samples (Dean and Pagano, Journal of Survey Statist
 A difference of shares lies between -1 and 1. Its t interval is cut there: the true mean is never in what is cut off,
 so the interval covers it exactly as often (Mandelkern, Statistical Science 17, 2002, 149-172).
 
+Numbers without spread have no interval; differences without spread have the p of the exact sign test.
+
 Which differences are more than chance is said after Holm's correction over all that were tested (Scandinavian Journal
 of Statistics 6, 1979, 65-70).
 """
@@ -21,6 +23,8 @@ from typing import Literal
 from fedappeal.record.columns import Better
 
 CONFIDENCE = 0.95
+_EQUAL = 1e-9
+"""Numbers that differ by less, relatively, have no spread: differences of equal size are rounded."""
 
 
 def t_probability(angle: float, degrees: int) -> float:
@@ -76,7 +80,7 @@ class Interval:
 
     Attributes:
         mean: the mean.
-        low: lower end of its 95 % interval; None for a single seed, or a number that is not finite.
+        low: lower end of its 95 % interval; None for one seed, without spread, or where one is not finite.
         high: upper end.
         n: number of seeds.
         is_share: whether it is of shares or of their differences, whose intervals lie unevenly around the mean.
@@ -94,14 +98,14 @@ class Interval:
 
         See above; shares lie between 0 and 1.
 
-        The mean of numbers that are not all finite is not finite, and has no interval.
+        The mean of numbers that are not all finite is not finite, and has no interval; nor has that of equal ones.
         """
         n, finite = len(values), all(map(math.isfinite, values))
         mean = fmean(values) if finite else sum(values) / n
-        if n == 1 or not finite:
+        if not finite or max(values) - min(values) <= _EQUAL * max(map(abs, values)):
             return cls(mean, None, None, n, is_share)
         half, spread = t_quantile(n - 1) * stdev(values) / math.sqrt(n), mean * (1 - mean)
-        if not (is_share and half and spread > 0):
+        if not (is_share and spread > 0):
             return cls(mean, mean - half, mean + half, n, is_share)
         excess = half * half / spread  # t^2 over the effective number of examples
         centre = (mean + excess / 2) / (1 + excess)
@@ -124,9 +128,9 @@ class Difference:
     Attributes:
         interval: of the differences, group less baseline.
         wins: seeds for which the group is better; None where neither way is.
-        verdict: ``undecided`` where the interval holds 0, ``level`` where all that it holds is shown as 0, else which
-            way the group differs; empty without interval.
-        p: of the two-sided t test that the mean is 0; None without interval.
+        verdict: ``undecided`` where the interval holds 0, or seeds without spread are few; ``level`` where all that
+            it holds is shown as 0, else which way the group differs; empty for a single seed.
+        p: of the two-sided t test that the mean is 0, without spread of the sign test; None for a single seed.
     """
 
     interval: Interval
@@ -175,21 +179,24 @@ class Difference:
 
 
 def _p(interval: Interval) -> float | None:
-    if interval.half is None:
+    if interval.n == 1 or not math.isfinite(interval.mean):
         return None
     if not interval.half:
-        return float(interval.mean == 0)
+        return 2.0 ** (1 - interval.n) if interval.mean else 1.0
     t, degrees = abs(interval.mean) / interval.half * t_quantile(interval.n - 1), interval.n - 1
     return max(0.0, 1 - t_probability(math.atan(t / math.sqrt(degrees)), degrees))
 
 
 def _verdict(interval: Interval, better: Better, least: float) -> Verdict:
-    if interval.low is None or interval.high is None:
+    if interval.n == 1 or not math.isfinite(interval.mean):
         return ""
-    if interval.low <= 0 <= interval.high:
+    if interval.low is None or interval.high is None:
+        if 2.0 ** (1 - interval.n) > 1 - CONFIDENCE:
+            return "undecided"
+    elif interval.low <= 0 <= interval.high:
         reach = max(-interval.low, interval.high)
         return "undecided" if reach and reach >= least else "level"
-    if abs(interval.mean) < least:
+    if not interval.mean or abs(interval.mean) < least:
         return "level"
     above = interval.mean > 0
     if not better:

@@ -116,14 +116,19 @@ def differences_chart(comparison: Comparison) -> Chart | None:
         # Shares stand beside percentages, in points of 100.
         scale = 100.0 if keys[measure.key].is_share else measure.scale
         x = [scale * interval.mean for _, interval in differences]
-        above = [scale * (0.0 if i.high is None else i.high - i.mean) for _, i in differences]
-        below = [scale * (0.0 if i.low is None else i.mean - i.low) for _, i in differences]
+        ends = [None if i.low is None or i.high is None else (scale * i.low, scale * i.high) for _, i in differences]
         y = [f"{label}: {measure.title}" for label, _ in differences]
         marker = {"color": COLOURS[place % len(COLOURS)], "size": 9}
         points = {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, "name": measure.title}
-        traces.append({**points, "error_x": {"type": "data", "array": above, "arrayminus": below}})
-        ends = zip(y, x, below, above, strict=True)
-        words += [f"{row} {value:+.3g} [{value - low:+.3g}, {value + high:+.3g}]" for row, value, low, high in ends]
+        if any(ends):
+            bars = [
+                (value - end[0], end[1] - value) if end else (None, None) for value, end in zip(x, ends, strict=True)
+            ]
+            below, above = zip(*bars, strict=True)
+            points["error_x"] = {"type": "data", "array": above, "arrayminus": below}
+        traces.append(points)
+        brackets = [f" [{end[0]:+.3g}, {end[1]:+.3g}]" if end else "" for end in ends]
+        words += [f"{row} {value:+.3g}{text}" for row, value, text in zip(y, x, brackets, strict=True)]
     if not traces:
         return None
     title = f"Differences from {comparison.baseline.label}, paired over seeds"

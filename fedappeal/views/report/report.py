@@ -296,6 +296,6 @@ def _against(result: Result | None, measure: Measure) -> str:
         return f"{measure.title} not comparable"
     interval = result.difference.interval
     by = interval_text(interval, measure, "+")
-    if interval.half is None:
-        return f"{measure.title} {by} (one seed: no interval)"
+    if not result.difference.verdict:
+        return f"{measure.title} {by} ({'one seed: ' if interval.n == 1 else ''}no interval)"
     return f"{measure.title} {result.difference.verdict} ({by}, {plural(interval.n, 'seed')})"

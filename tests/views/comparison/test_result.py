@@ -91,7 +91,7 @@ def test_means_over_the_last_rounds_stand_beside_longer_runs_alone(tmp_path: Pat
 
 @pytest.mark.parametrize(("key", "verdict"), [("loss", "worse"), ("accuracy", "better"), ("gm_appeal", "better")])
 def test_the_better_direction(key: str, verdict: str, tmp_path: Path) -> None:
-    a_sweep(tmp_path, {"fedavg": [0.1, 0.2, 0.3], "maxfl": [0.4, 0.5, 0.6]}, key)
+    a_sweep(tmp_path, {"fedavg": [0.1, 0.2, 0.3], "maxfl": [0.4, 0.5, 0.61]}, key)
     (found,) = [r for r in compared(tmp_path).results if r.measure.key == key and r.difference]
     assert found.difference is not None
     assert (found.difference.verdict, found.difference.wins) == (verdict, 3 if verdict == "better" else 0)
@@ -111,7 +111,7 @@ def test_who_joins_more_is_better_only_under_the_same_policy(
     other: str, policies: tuple[str, str], verdict: str, row: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     for strategy, policy, joined in zip(("fedavg", other), policies, (1, 2), strict=True):
-        for seed in range(3):
+        for seed in range(9):
             path = tmp_path / f"{joined}-{strategy}-{seed}"
             a_run(path, [{"joined": joined}], strategy=strategy, participation=policy, seed=seed)
     found = compared(tmp_path)
@@ -123,7 +123,7 @@ def test_who_joins_more_is_better_only_under_the_same_policy(
 
 
 def test_another_metric_has_its_own_columns_and_direction(tmp_path: Path) -> None:
-    a_sweep(tmp_path, {"fedavg": [1.0, 2.0, 3.0], "maxfl": [2.0, 3.0, 4.0]}, "rmse")
+    a_sweep(tmp_path, {"fedavg": [1.0, 2.0, 3.0], "maxfl": [2.0, 3.0, 4.01]}, "rmse")
     metric = Metric("rmse", higher_is_better=False, high=math.inf)
     for folder in tmp_path.rglob(CONFIG):
         RunFolder(folder.parent, "").record(metric=metric.as_record())

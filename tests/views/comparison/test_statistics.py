@@ -90,8 +90,10 @@ def test_a_paired_difference_by_hand() -> None:
         ((1.0, 1.1, 0.9), "", None, "higher"),
         ((1.0, -1.0, 0.5), "higher", 2, "undecided"),
         ((1.0, -1.0, 0.5), "lower", 1, "undecided"),
-        ((0.0, 0.0), "higher", 0, "level"),  # a tie is no win
-        ((0.5, 0.5), "higher", 2, "better"),  # the same for each seed: a point above 0
+        ((0.0,) * 6, "higher", 0, "level"),  # a tie is no win
+        ((0.0,) * 5, "higher", 0, "undecided"),
+        ((0.5,) * 6, "higher", 6, "better"),  # the same for each seed: the sign test's p is 1 / 32
+        ((0.5,) * 5, "higher", 5, "undecided"),
         ((0.5,), "higher", 1, ""),
         ((-0.5,), "lower", 1, ""),
     ],
@@ -104,7 +106,8 @@ def test_wins_and_verdicts(differences: tuple[float, ...], better: str, wins: in
 
 @pytest.mark.parametrize(("amount", "verdict"), [(0.0049, "level"), (-0.0049, "level"), (0.005, "worse")])
 def test_a_difference_that_is_shown_as_0_is_level(amount: float, verdict: str) -> None:
-    difference = Difference.of({0: 1.0 + amount, 1: 2.0 + amount}, {0: 1.0, 1: 2.0}, "lower", least=0.00499)
+    baseline = {seed: 1.0 + seed for seed in range(6)}
+    difference = Difference.of({k: v + amount for k, v in baseline.items()}, baseline, "lower", least=0.00499)
     assert difference is not None
     assert difference.verdict == verdict
 
@@ -137,6 +140,7 @@ SHARES = st.lists(st.integers(0, 20).map(lambda n: n / 20), min_size=2, max_size
 @given(SHARES)
 def test_the_interval_of_a_mean_share_lies_within_0_and_1_around_the_mean(values: list[float]) -> None:
     found, plain = Interval.of(values, is_share=True), Interval.of(values)
+    assume(len(set(values)) > 1)
     assert found.low is not None
     assert found.high is not None
     assert plain.half is not None
@@ -149,11 +153,11 @@ def test_the_interval_of_a_mean_share_lies_within_0_and_1_around_the_mean(values
         assert abs(found.mean - end) == pytest.approx(plain.half * (end * (1 - end) / spread) ** 0.5, abs=1e-6)
 
 
-def test_shares_that_are_all_alike_have_an_interval_without_width() -> None:
-    for value in (0.0, 0.4, 1.0):
-        found = Interval.of([value] * 3, is_share=True)
-        assert (found.mean, found.low, found.high) == pytest.approx((value, value, value))
-    assert Interval.of([0.7], is_share=True).half is None
+@pytest.mark.parametrize("values", [(0.0,) * 3, (0.4,) * 3, (1.0,) * 3, (0.7,), (0.9 - 0.8, 0.6 - 0.5)])
+def test_numbers_without_spread_have_no_interval(values: tuple[float, ...]) -> None:
+    for is_share in (True, False):
+        found = Interval.of(values, is_share)
+        assert (found.mean, found.low, found.high) == (pytest.approx(values[0]), None, None)
 
 
 def test_a_difference_of_shares_is_cut_where_none_can_be() -> None:
@@ -180,12 +184,13 @@ def test_p_is_scipys(values: list[float]) -> None:
     assert found.p == pytest.approx(stats.ttest_1samp(values, 0.0).pvalue, rel=1e-6, abs=1e-9)
 
 
-def test_p_of_differences_without_spread_is_0_or_1_and_of_one_seed_none() -> None:
+def test_p_of_differences_without_spread_is_the_sign_tests_and_of_one_seed_none() -> None:
     def p(*differences: float) -> float | None:
         found = Difference.of(dict(enumerate(differences)), dict.fromkeys(range(len(differences)), 0.0), "higher")
         return found.p if found else -1.0
 
-    assert (p(0.5, 0.5), p(0.0, 0.0), p(0.5)) == (0.0, 1.0, None)
+    assert (p(0.5, 0.5), p(0.0, 0.0), p(0.5)) == (0.5, 1.0, None)
+    assert p(*[-0.1] * 9) == stats.binomtest(0, 9).pvalue
 
 
 def test_the_cut_interval_of_shares_has_the_p_of_the_whole_one() -> None:

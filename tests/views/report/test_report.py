@@ -202,6 +202,22 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
     assert "test accuracy % worse (-30.0 [-54.8, -5.2], 3 seeds)" in turned.text
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([0.3], "test accuracy % +20.0 (one seed: no interval)"),
+        ([0.3, 0.4], "test accuracy % undecided (+20.0, 2 seeds)"),
+    ],
+)
+def test_without_a_spread_over_seeds_no_interval_is_shown(values: list[float], words: str, tmp_path: Path) -> None:
+    sweep = a_sweep(tmp_path / "sweep", {"fedavg": [value - 0.2 for value in values], "maxfl": values})
+    file = write_report([sweep])
+    found, figures = read(file)
+    assert f"maxfl against fedavg: {words}" in found.text
+    assert "error_x" not in figures[-1]["data"][0]
+    assert "maxfl: test accuracy % +20; maxfl: joined, % of those asked +0." in found.text
+
+
 def test_a_band_of_a_share_ends_where_shares_do(tmp_path: Path) -> None:
     sweep = a_sweep(tmp_path / "sweep", {"fedavg": [0.1, 0.9]})
     _, figures = read(write_report([sweep]))
