@@ -215,12 +215,12 @@ class Loop:
             messages: what is asked.
             kind: `SURVEY`, or the message type.
         """
-        survey = kind == SURVEY
+        survey, setup = kind == SURVEY, self.rounds.setup
         purpose = SURVEY if survey else "evaluation"
         exchange = Exchange(self._channel, record, deadline, kind)
         for member, message in exchange.replies(iter([messages])):
             try:
-                metrics = read_evaluate(message, self.rounds.setup.metric)
+                metrics = read_evaluate(message, setup.metric, setup.other_metrics)
             except Refused as error:
                 record.add_failure(member.client_id, f"{purpose}: {error}")
                 record.unusable += not survey and not is_from_superlink(message)

@@ -296,7 +296,7 @@ class Rounds:
         for message in replies:
             member = self._sender(message)
             try:
-                answers.append((member, read_evaluate(message, self.setup.metric)))
+                answers.append((member, read_evaluate(message, self.setup.metric, self.setup.other_metrics)))
             except Refused as error:
                 log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
         self.hear(answers)

@@ -12,7 +12,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.keys import CLIENT_IDS, DataProblem, Decision, is_client_id
 from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.protocol.packing import view
+from fedappeal.protocol.packing import MOST_METRICS, view
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.reply import NoAnswer, NotFinite, Refused, unexpected_error
 from strategies.rounds.round import Reply, claim
@@ -20,7 +20,7 @@ from strategies.rounds.round import Reply, claim
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 MOST_IN_LIST = 1000
-"""Numbers of a list among an app's metrics."""
+"""Numbers of a list among an app's metrics; and numbers beside lists, that no one here has named."""
 _NEVER_MISSING = {keys.NUM_EXAMPLES, keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS, *keys.APPEALS}
 """Numbers of an answer to EVALUATE that are no metrics; one that is not finite says that the model is of no use."""
 _DECISIONS = {keys.SAT_OUT_ERROR: Decision.SAT_OUT, keys.LEFT_ERROR: Decision.LEFT}
@@ -77,8 +77,14 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
     return record if isinstance(record, kind) else None
 
 
-def _content(message: Message, may_miss: bool = False) -> dict[str, Any]:
-    """Return a reply's numbers; ``may_miss``: beside a loss without metrics that are not finite."""
+def _content(message: Message, named: Iterable[str], may_miss: bool = False) -> dict[str, Any]:
+    """Return a reply's numbers, as many as may be kept until a round's end.
+
+    Args:
+        message: the reply.
+        named: numbers that the run knows, which all are kept.
+        may_miss: whether metrics that are not finite are left out beside a loss.
+    """
     if message.has_error():
         reason = one_line(message.error.reason or "")  # it is the client's text
         if is_from_superlink(message):
@@ -96,6 +102,12 @@ def _content(message: Message, may_miss: bool = False) -> dict[str, Any]:
             if not may_miss or key in _NEVER_MISSING or keys.LOSS not in metrics:
                 raise NotFinite(f"{printable(key, _SHOWN)} = {value!r} is not a finite number")
             del metrics[key]
+    if len(metrics) > MOST_METRICS:
+        known = _NEVER_MISSING.union(named)
+        for kind, most in ((True, MOST_METRICS), (False, MOST_IN_LIST)):
+            of_kind = [key for key, value in metrics.items() if isinstance(value, list) is kind and key not in known]
+            for key in of_kind[most:]:
+                del metrics[key]
     return metrics
 
 
@@ -157,7 +169,7 @@ def read_train(
     """
     if message.has_error() and message.error.code in _DECISIONS:  # a wrapped app that took us for a stock strategy
         return Reply(member, _DECISIONS[message.error.code], 1, MetricRecord(), ArrayRecord())
-    metrics = _content(message)
+    metrics = _content(message, (keys.DECISION, weighted_by))
     number = claim(metrics, keys.DECISION) if keys.DECISION in metrics else int(Decision.JOINED)
     if number not in set(Decision):
         raise Refused(f"{keys.DECISION} = {number} is not allowed: {', '.join(str(int(d)) for d in Decision)}")
@@ -174,12 +186,13 @@ def read_train(
 
 
 @_refusing()
-def read_evaluate(message: Message, metric: Metric = ACCURACY) -> dict[str, Any]:
+def read_evaluate(message: Message, metric: Metric = ACCURACY, others: Iterable[str] = ()) -> dict[str, Any]:
     """Check a reply to EVALUATE.
 
     Args:
         message: the reply.
         metric: the task's primary metric.
+        others: names of the task's further metrics.
 
     Returns:
         Its numbers, without metrics that are not finite: a client without a metric still has a loss.
@@ -187,14 +200,15 @@ def read_evaluate(message: Message, metric: Metric = ACCURACY) -> dict[str, Any]
     Raises:
         Refused: an error reply, a loss that is not finite, a share outside [0, 1], a metric out of its bounds.
     """
-    metrics = _content(message, may_miss=True)
+    of_metric = [prefix + metric.name for prefix in ("", keys.PREFERRED, keys.ADAPTED)]
+    metrics = _content(message, (*of_metric, *others), may_miss=True)
     _num_examples(metrics)
     for key in keys.APPEALS:
         if key in metrics:
             claim(metrics, key, 0, 1)
-    for prefix in ("", keys.PREFERRED, keys.ADAPTED):
-        if prefix + metric.name in metrics:
-            claim(metrics, prefix + metric.name, metric.low, metric.high)
+    for key in of_metric:
+        if key in metrics:
+            claim(metrics, key, metric.low, metric.high)
     return metrics
 
 
@@ -231,7 +245,7 @@ def read_roll_call(message: Message) -> Member:
     """
     info = _info(message)
     declined = {keys.DATA_REFUSED, keys.APPROVAL} & info.keys()
-    metrics = {} if declined else _content(message)
+    metrics = {} if declined else _content(message, ())
     client = read_client_id(message)
     if info.get(keys.APPROVAL) == keys.WAITING:
         raise AwaitsApproval(client)

@@ -1,7 +1,7 @@
 """What the server believes: the bounds of `num-examples`, and a new model that is not finite."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import pytest
@@ -47,6 +47,28 @@ def test_a_number_of_examples_that_can_be_is_a_whole_number(count: float) -> Non
         assert isinstance(found, int)
         assert found == count
     assert read_evaluate(reply(count))[keys.NUM_EXAMPLES] == count
+
+
+@pytest.mark.parametrize("read", [lambda message: train(message).metrics, partial(read_evaluate, others=["last"])])
+@pytest.mark.parametrize(("told", "most"), [([1] * 1000, 32), (0.5, 1000)])
+def test_of_what_nobody_has_named_no_more_is_kept_than_is_bounded(
+    read: Callable[[Message], Mapping[str, object]], told: float | list[int], most: int
+) -> None:
+    """A megabyte of small lists becomes twenty in memory, for each client until its round is over."""
+    many = {f"m{place}": told for place in range(2 * most)}
+    ours = {keys.LOSS: 1.0, "accuracy": 0.5, "last": 0.25}
+    sent = reply(7)
+    sent.content[keys.METRICS] = MetricRecord({**many, **ours, keys.NUM_EXAMPLES: 7})
+    kept = read(sent)
+    assert most <= len(kept) <= most + 4
+    assert kept[keys.LOSS] == 1.0
+    assert "m0" in kept
+
+
+def test_the_tasks_own_metrics_are_all_kept() -> None:
+    sent, names = reply(7), [f"recall-{place}" for place in range(1500)]
+    sent.content[keys.METRICS] = MetricRecord({**dict.fromkeys(names, 0.5), keys.NUM_EXAMPLES: 7})
+    assert read_evaluate(sent, others=names).keys() == {*names, keys.NUM_EXAMPLES}
 
 
 def test_the_largest_claim_does_not_overflow_the_sum() -> None:
