@@ -179,8 +179,9 @@ class LastGood:
         self.in_a_row += 1
         self._where = _CURRENT
         record.metrics |= {ROLLED_BACK: 1.0, ROLLED_BACK_TO: float(self.server_round)}
-        text = "round %d: %d of %d clients have a usable loss on the new model; back to that of round %d"
-        log.warning(text, record.server_round, len(usable), answered, self.server_round)
+        whys = (f" ({client}: {why})" for client, why in record.failures.items() if "evaluation: " in why)
+        text = "round %d: %d of %d clients have a usable loss on the new model%s; back to that of round %d"
+        log.warning(text, record.server_round, len(usable), answered, next(whys, ""), self.server_round)
         hooks.on_rolled_back(record.server_round, self.server_round, len(usable), answered)
         return self._model
 

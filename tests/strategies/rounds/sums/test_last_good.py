@@ -246,6 +246,13 @@ def test_an_answer_out_of_the_bounds_of_the_tasks_own_metric_is_left_out() -> No
     assert "auc = 1e+300 is not allowed" in record.failures["c0"]
 
 
+def test_the_line_of_a_roll_back_says_why_an_evaluation_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    strategy, grid = FedAvg(), federation(*[lambda value: {keys.LOSS: value, "r2": -3.0}] * 6)
+    rounds_of(strategy).setup.metric = Metric("r2", low=0.0, high=1.0)
+    run(strategy, grid, 1)
+    assert "usable loss on the new model (c0: evaluation: r2 = -3.0 is not allowed: 0.0 to 1.0)" in caplog.text
+
+
 # -- losses that are finite, and lost --------------------------------------------------------------------
 
 
