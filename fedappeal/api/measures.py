@@ -31,11 +31,13 @@ class Measures:
         loss: loss of outputs and labels; None: the task's own.
         metric: the primary metric; None: the task's own.
         metrics: by name, the primary one first; empty: the task's own.
+        bounds: of the metrics, by name.
     """
 
     loss: Measure | None = None
     metric: Metric | None = None
     metrics: Mapping[str, Measure] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, loss: Measure | None, metrics: Any) -> "Measures":
@@ -51,10 +53,17 @@ class Measures:
         """
         if loss is not None and (isinstance(loss, type) or not callable(loss)):
             raise ConfigError(f"loss = {loss!r} is not allowed: a callable (outputs, y) -> mean loss is")
+        parameters = loss.named_parameters() if isinstance(loss, nn.Module) else ()
+        if trained := [name for name, parameter in parameters if parameter.requires_grad]:
+            raise ConfigError(
+                f"loss = {type(loss).__name__} is not allowed: no client trains a loss's parameters ({trained[0]}); "
+                "make them the model's, or fix them: loss.requires_grad_(False)"
+            )
         if not metrics:
             return cls(loss)
         by_name = metrics if isinstance(metrics, Mapping) else {_name(metrics): metrics}
         measures: dict[str, Measure] = {}
+        bounds: dict[str, tuple[float, float]] = {}
         primary = None
         for name, measure in by_name.items():
             if isinstance(measure, type) or not (callable(measure) or is_running(measure)):
@@ -66,8 +75,8 @@ class Measures:
             primary = primary or metric
             if metric.name in measures:
                 raise ConfigError(f"metrics = {list(by_name)} is not allowed: two are called '{metric.name}'")
-            measures[metric.name] = measure
-        return cls(loss, primary, measures)
+            measures[metric.name], bounds[metric.name] = measure, (metric.low, metric.high)
+        return cls(loss, primary, measures, bounds)
 
     def with_defaults(self, y: Structure, zero_or_one: bool = False) -> "Measures":
         """Return the measures, with a default metric for such labels if they have none.

@@ -23,7 +23,7 @@ from fedappeal.data.scaling import ByClient
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import MODELS, is_own_model
 from fedappeal.tasks.examples import ClientData, Split, Structure, only_tensor
-from fedappeal.tasks.fit import check_fit
+from fedappeal.tasks.fit import check_fit, first_examples
 from fedappeal.tasks.measuring import Evaluator
 from fedappeal.tasks.models import build, is_lazy, make_module, materialise, seeded
 from fedappeal.tasks.task import Normalisation, Task
@@ -82,6 +82,7 @@ class GivenTask(Task):
         self.measures = measures if base else measures.with_defaults(self._clients[0].train.y, self._zero_or_one())
         if self.measures.metric is not None:
             self.metric, self.other_metrics = self.measures.metric, self.measures.others
+            self.other_bounds = self.measures.bounds
 
     def _take_form(self, classifies: bool, class_names: Sequence[str]) -> None:
         first = self._clients[0].train
@@ -107,7 +108,7 @@ class GivenTask(Task):
 
     def _call(self, module: nn.Module) -> Any:
         """Return a module's outputs for client 0's first examples."""
-        return self.forward(module, self.load(0).train.take(slice(0, 2)).x)
+        return self.forward(module, first_examples(self.load(0), 2).x)
 
     def _zero_or_one(self) -> bool:
         """Whether all labels are 0 or 1."""

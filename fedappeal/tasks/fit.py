@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from fedappeal.core.places import reason
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.examples import Split, form_text, tensors_of
-from fedappeal.tasks.measuring import Evaluator, batches, bytes_of, check_bytes
+from fedappeal.tasks.examples import ClientData, Split, Structure, form_text, tensors_of
+from fedappeal.tasks.examples import bytes_of as values_of
+from fedappeal.tasks.measuring import Evaluator, batches, bytes_of, check_bytes, rowless
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.pairing import check_pairs
 from fedappeal.tasks.task import Task
@@ -35,7 +36,7 @@ def check_fit(task: Task, seed: int, most_examples: int = 0) -> None:
             raise ConfigError("model is not allowed: it has no trainable parameter")
         doing = "load"
         data = task.load(0)
-        batch = data.train.take(slice(0, EXAMPLES))
+        batch, given = first_examples(data), first_examples(data)
         forms = f"x is {form_text(batch.x)} an example"
         doing = "calling the model"
         with warnings.catch_warnings(), seeded(seed):  # dropout draws: the generator is put back
@@ -47,24 +48,36 @@ def check_fit(task: Task, seed: int, most_examples: int = 0) -> None:
             doing = "the loss"
             loss = task.loss(outputs, batch.y)
             _check_loss(loss)
+            if any(labels._version for _, labels in tensors_of(batch.y)):
+                raise ConfigError("loss is not allowed: it changes the labels in place: in a copy it may (y.clone())")
             if not task.is_plain():
                 check_pairs(task, outputs, batch.y)
             doing = "the gradient"
             loss.backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 doing = "calling the model in eval mode"
-                outputs = task.forward(model.eval(), batch.x)
+                outputs = task.forward(model.eval(), given.x)
                 doing = "calling the model with one example"
-                one = task.forward(model, batch.take(slice(0, 1)).x)
+                if _values(given.x) != _values(first_examples(data).x):
+                    raise ConfigError(
+                        "model is not allowed: it changes its inputs in place: in a copy it may (x.clone())"
+                    )
+                one = task.forward(model, first_examples(data, 1).x)
             if _dimensions(one, 1) != _dimensions(outputs, len(batch)):
                 raise ConfigError(
                     f"model is not allowed: in eval mode its outputs are {_form(one)} with one example, and "
                     f"{_form(outputs)} with {len(batch)} (x is {form_text(batch.x)} an example)"
                 )
             doing = "the metrics"
-            measurement = Evaluator(task)
+            measurement, most = Evaluator(task), most_examples or max(data.counts)
+            in_pieces = measurement.keeps and len(batch) > 1 and most > task.evaluation_batch
+            if in_pieces and (line := rowless(one, outputs)):
+                raise ConfigError(
+                    f"model is not allowed: {line}; those of more than {task.evaluation_batch} examples are joined "
+                    "from pieces: tensors with a row an example are"
+                )
             if measurement.keeps:
-                check_bytes(bytes_of(outputs) / len(batch) * (most_examples or max(data.counts)))
+                check_bytes(bytes_of(outputs) / len(batch) * most)
             if line := _uncomputable(task, model, measurement, outputs, batch):
                 raise ValueError(line)
     except ConfigError:
@@ -72,6 +85,15 @@ def check_fit(task: Task, seed: int, most_examples: int = 0) -> None:
     except Exception as error:
         whose = f"model, data and loss do not fit: {doing}" if forms else f"{doing} of the task"
         raise ConfigError(f"{whose} failed: {reason(error)}{forms and f' ({forms})'}") from error
+
+
+def first_examples(data: ClientData, count: int = EXAMPLES) -> Split:
+    """Return copies of a client's first examples: what is tried may change them."""
+    return data.train.take(torch.arange(min(count, len(data.train))))
+
+
+def _values(structure: Structure) -> list[bytes]:
+    return [bytes(values_of(tensor)) for _, tensor in tensors_of(structure)]
 
 
 def _check_loss(loss: object) -> None:

@@ -44,6 +44,7 @@ class Evaluator:
         self._task, self._with_loss = task, with_loss
         self._functions = {name: metric for name, metric in by_name.items() if not is_running(metric)}
         self._running = {name: _fresh(metric) for name, metric in by_name.items() if is_running(metric)}
+        self._own: Callable[..., Sequence[Any]] = (lambda *given: given) if task.is_plain() else copies
         self._sums_loss = with_loss and task.loss_is_mean
         self._sums_metrics = not by_name and task.metrics_are_means
         keeps_loss = with_loss and not task.loss_is_mean
@@ -63,13 +64,14 @@ class Evaluator:
         count = int(next(tensors_of(y))[1].shape[0])
         self._examples += count
         if self._sums_loss:
-            self._loss_sum += float(self._task.loss(outputs, y, reduction="sum"))
+            given = self._own(outputs, y)
+            self._loss_sum += float(self._task.loss(given[0], given[1], reduction="sum"))
         if self._sums_metrics:
-            for name, value in self._task.metrics(outputs, y).items():
+            for name, value in self._task.metrics(*self._own(outputs, y)).items():
                 self._sums[name] = self._sums.get(name, 0.0) + value * count
         for name, metric in self._running.items():
             if name not in self.problems:
-                self._try(name, partial(metric.update, *on_cpu(outputs, y)))
+                self._try(name, partial(metric.update, *copies(outputs, y, cpu=True)))
         if self.keeps:
             self._bytes += bytes_of(outputs)
             check_bytes(self._bytes)
@@ -101,6 +103,7 @@ class Evaluator:
         """
         task, values = self._task, dict[str, float]()
         names = (task.metric.name, *task.other_metrics)
+        bounds = {**task.other_bounds, task.metric.name: (task.metric.low, task.metric.high)}
         if self._sums_metrics:
             values = {name: total / self._examples for name, total in self._sums.items()}
         elif task.metrics_by_name:
@@ -108,17 +111,23 @@ class Evaluator:
                 if name not in self.problems:
                     values[name] = self._try(name, partial(_number_of, metric.compute))
             for name, function in self._functions.items():
-                values[name] = self._try(name, partial(_number_of, function, *on_cpu(*self._whole())))
+                values[name] = self._try(name, partial(_number_of, function, *copies(*self._whole(), cpu=True)))
         else:
             all_missing = dict.fromkeys(names, math.nan)
-            values = self._try(task.metric.name, partial(task.metrics, *self._whole()), all_missing)
+            values = self._try(task.metric.name, partial(task.metrics, *copies(*self._whole())), all_missing)
         if missing := [name for name in names if name not in values and name not in self.problems]:
             raise ConfigError(
                 f"task = '{task.name}' is not allowed: its metrics do not return '{missing[0]}' ({', '.join(values)})"
             )
         for name in names:
-            if not math.isfinite(values.get(name, math.nan)):
-                self.problems.setdefault(name, f"it is {values.get(name, math.nan)}")
+            low, high = bounds.get(name, (-math.inf, math.inf))
+            value = values.get(name, math.nan)
+            inside = min(max(value, low), high)
+            if not math.isfinite(value):
+                self.problems.setdefault(name, f"it is {value}")
+            elif not math.isclose(inside, value, rel_tol=1e-6, abs_tol=1e-6):  # else rounding put it outside
+                self.problems.setdefault(name, f"it is {value:g}, its bounds are {low:g} and {high:g}")
+            values[name] = inside
         return {name: values[name] for name in names if name not in self.problems}
 
     def _whole(self) -> tuple[Any, Any]:
@@ -128,7 +137,10 @@ class Evaluator:
             ConfigError: they cannot be joined.
         """
         if len(self._outputs) > 1:
-            self._outputs, self._labels = [_merge(torch.cat, self._outputs)], [_merge(torch.cat, self._labels)]
+            counts = [int(next(tensors_of(y))[1].shape[0]) for y in (self._labels[0], self._labels[-1])]
+            if counts[0] != counts[1] and (line := rowless(self._outputs[0], self._outputs[-1])):
+                raise ConfigError(_NO_WHOLE.format(line))
+            self._outputs, self._labels = [merged(torch.cat, self._outputs)], [merged(torch.cat, self._labels)]
         return self._outputs[0], self._labels[0]
 
     def _try(self, name: str, compute: Callable[[], Any], otherwise: Any = math.nan) -> Any:
@@ -196,12 +208,32 @@ def check_bytes(size: float) -> None:
         )
 
 
-def on_cpu(*structures: Any) -> list[Any]:
-    """Return outputs or labels on the CPU, where metrics of other libraries take them."""
-    return [_merge(lambda tensors: tensors[0].cpu(), [structure]) for structure in structures]
+def copies(*structures: Any, cpu: bool = False) -> list[Any]:
+    """Return copies of outputs or labels, which a task's own function may change.
+
+    ``cpu``: on the CPU, where metrics of other libraries take them.
+    """
+
+    def copy_of(tensors: list[Tensor]) -> Tensor:
+        return tensors[0].to("cpu" if cpu else tensors[0].device, copy=True)
+
+    return [merged(copy_of, [structure]) for structure in structures]
 
 
-def _merge(merge: Callable[[list[Tensor]], Tensor], pieces: Sequence[Any]) -> Any:
+def rowless(few: Any, many: Any) -> str:
+    """Return which tensor of outputs has no row an example; empty if none.
+
+    Args:
+        few: outputs for some examples.
+        many: outputs of the same form for another number of them.
+    """
+    for (path, one), (_, other) in zip(tensors_of(few), tensors_of(many), strict=False):
+        if isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape[:1] == other.shape[:1]:
+            return f"outputs{path} have shape {tuple(one.shape)} for any number of examples"
+    return ""
+
+
+def merged(merge: Callable[[list[Tensor]], Tensor], pieces: Sequence[Any]) -> Any:
     """Return several pieces' outputs or labels as one of the same form.
 
     Args:
@@ -216,10 +248,14 @@ def _merge(merge: Callable[[list[Tensor]], Tensor], pieces: Sequence[Any]) -> An
         if isinstance(first, Tensor):
             return merge(list(pieces))
         if isinstance(first, Mapping):
-            return type(first)({key: _merge(merge, [piece[key] for piece in pieces]) for key in first})  # type: ignore[call-arg]
+            return type(first)({key: merged(merge, [piece[key] for piece in pieces]) for key in first})  # type: ignore[call-arg]
         if isinstance(first, tuple | list):
-            parts = [_merge(merge, part) for part in zip(*pieces, strict=True)]
+            parts = [merged(merge, part) for part in zip(*pieces, strict=True)]
             return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    except ConfigError:
+        raise
+    except TypeError:  # its type does not make one of parts alone: a lone piece stays as it is
+        pass
     except (RuntimeError, KeyError, ValueError) as error:
         raise ConfigError(_NO_WHOLE.format(reason(error))) from None
     if len(pieces) == 1 or first is None or isinstance(first, str | int | float):
@@ -229,5 +265,5 @@ def _merge(merge: Callable[[list[Tensor]], Tensor], pieces: Sequence[Any]) -> An
 
 _NO_WHOLE = (
     "loss and metrics need all outputs of a client at once, and the outputs of two pieces cannot be joined: {}; "
-    "return tensors with an example a row, or raise the task's evaluation_batch"
+    "return tensors with an example a row"
 )

@@ -108,6 +108,7 @@ class Task(Plugin, ABC):
         share: what of the model travels where the run's setting ``share`` is ``auto`` (`fedappeal.tasks.share`).
         evaluation_batch: examples a forward pass of an evaluation; bounds memory, does not change the result.
         other_metrics: names of further numbers that `metrics` returns and clients report.
+        other_bounds: the least and the largest value of those that have bounds.
         loss_is_mean: whether the loss of a client is the mean of that of its examples, so that pieces add up; a class
             that writes a `loss` has to say so again. Else it sees all outputs of a client at once, 1 GiB at most.
         metrics_are_means: the same of `metrics`.
@@ -121,6 +122,7 @@ class Task(Plugin, ABC):
     num_classes: int = 0
     metric: Metric = ACCURACY
     other_metrics: tuple[str, ...] = ()
+    other_bounds: Mapping[str, tuple[float, float]] = {}
     loss_is_mean: bool = True
     metrics_are_means: bool = True
     metrics_by_name: Mapping[str, Any] = {}

@@ -67,6 +67,13 @@ def test_names_and_directions_of_metrics() -> None:
         fedappeal.simulate(data=pairs(), model=Net, metrics={"f1": hamming, "lowest-f1": hamming}, **QUICK)
 
 
+def test_a_loss_has_no_parameters_that_would_have_to_be_trained() -> None:
+    loss = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match=r"loss = Sequential is not allowed: .* \(0\.weight\)"):
+        Measures.of(loss, worst)
+    assert Measures.of(loss.requires_grad_(False), worst).loss is loss
+
+
 @pytest.mark.parametrize(
     ("labels", "loss", "said"),
     [

@@ -194,8 +194,13 @@ def test_outputs_of_any_form_are_joined_and_others_named() -> None:
         assert joined(form).metrics() == {"worst": N}
     with pytest.raises(ConfigError, match="cannot be joined: they hold a Form"):
         joined(lambda x: type("Form", (), {})()).metrics()
-    with pytest.raises(ConfigError, match="cannot be joined: RuntimeError"):
-        joined(lambda x: torch.zeros(2, len(x))).metrics()
+    for form, why in (
+        (lambda x: torch.zeros(2, len(x)), r"outputs have shape \(2, 60\) for any number"),
+        (lambda x: (x, x.mean()), r"outputs/1 have shape \(\) for any number"),
+        (lambda x: {"a": torch.zeros(len(x), len(x))}, "RuntimeError"),
+    ):
+        with pytest.raises(ConfigError, match=f"^loss and metrics need [^;]* cannot be joined: {why}"):
+            joined(form).metrics()
 
 
 def test_a_metric_that_some_client_can_compute_is_taken_and_one_that_none_can_is_refused() -> None:
@@ -211,3 +216,98 @@ def test_a_metric_that_some_client_can_compute_is_taken_and_one_that_none_can_is
     assert (set(measured.others), 0 <= measured.score <= 1, measured.loss > 0) == (set(), True, True)
     with pytest.raises(ConfigError, match="'auc' can be computed on the data of no client: ValueError: one class"):
         check_fit(task(metrics={"auc": of_two}, data=few, clients=2), 0)
+
+
+class Formed(nn.Module):
+    """A linear model of three classes that reads its inputs and gives its outputs in another form."""
+
+    def __init__(self, read: Any = lambda x: x, form: Any = lambda o: o) -> None:
+        super().__init__()
+        self.layer, self.read, self.form = nn.Linear(4, 3), read, form
+
+    def forward(self, x: Tensor) -> Any:
+        return self.form(self.layer(self.read(x)))
+
+
+def of_first(outputs: Any, y: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs[0], y)
+
+
+def relabelled(outputs: Any, y: Tensor) -> Tensor:
+    y[y == 2] = 1  # none of the examples that are tried is of class 2
+    return functional.cross_entropy(outputs, y)
+
+
+SHARE = fedappeal.Metric("r2", True, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("net", "loss", "metrics", "said"),
+    [
+        (Formed(lambda x: x.sub_(0.5)), None, None, "model is not allowed: it changes its inputs in place"),
+        (Formed(), relabelled, f1, "loss is not allowed: it changes the labels in place"),
+        (Formed(form=lambda o: (o, o.mean())), of_first, lambda o, y: 0.5, r"outputs/1 have shape \(\) for any"),
+        (Formed(form=lambda o: (o, o.mean(0))), of_first, lambda o, y: 0.5, r"outputs/1 have shape \(3,\) for any"),
+        (Formed(), None, {SHARE: lambda o, y: -3.0}, "'r2' .*: it is -3, its bounds are 0 and 1"),
+        (Formed(), None, {"f1": f1, SHARE: lambda o, y: -3.0}, "'r2' .*: it is -3, its bounds are 0 and 1"),
+    ],
+)
+def test_what_would_falsify_an_evaluation_is_refused_before_a_run(
+    net: Any, loss: Any, metrics: Any, said: str
+) -> None:
+    data = Split(DATA.x.clone(), DATA.y.clone())
+    with pytest.raises(ConfigError, match=said):
+        in_pieces(task(loss, metrics, data, net=net), 50).check()
+    assert torch.equal(data.x, DATA.x)
+    assert torch.equal(data.y, DATA.y)
+
+
+def test_outputs_without_rows_and_inputs_changed_in_training_alone_are_taken() -> None:
+    task(of_first, lambda o, y: 0.5, net=Formed(form=lambda o: (o, o.mean()))).check()
+    in_pieces(task(net=Formed(form=lambda o: o[:, [0, 1, 2]])), 50).check()
+
+    class Noisy(Formed):
+        def forward(self, x: Tensor) -> Any:
+            return self.layer(x.add_(1) if self.training else x)
+
+    task(net=Noisy()).check()
+
+
+class Halved(Weighted):
+    """Its metrics and loss change what they are given."""
+
+    loss_is_mean = True
+
+    def loss(self, outputs: Any, y: Any, reduction: str = "mean") -> Tensor:
+        return functional.cross_entropy(outputs.mul_(1), y, reduction=reduction) + 0 * outputs.zero_().sum()
+
+    def metrics(self, outputs: Any, y: Any) -> dict[str, float]:
+        y[y == 2] = 1
+        return {"worst": float(worst(outputs, y))}
+
+
+def test_a_metric_or_loss_that_changes_what_it_is_given_changes_nothing_else() -> None:
+    def squashed(outputs: Tensor, y: Tensor) -> float:
+        y[y == 2] = 1
+        outputs.sigmoid_()
+        return 0.5
+
+    class Zeroed(Recall):
+        def update(self, preds: Tensor, target: Tensor) -> None:
+            super().update(preds.zero_(), target.zero_())
+
+    labels = DATA.y.clone()
+    for size in (7, N):
+        found = evaluate(in_pieces(task(metrics={"q": squashed, "z": Zeroed(), "f1": f1}), size), model(), DATA)
+        plain = evaluate(in_pieces(task(metrics={"f1": f1}), size), model(), DATA)
+        assert (found.loss, found.others["f1"]) == (plain.loss, plain.score)
+        evaluate(in_pieces(Halved(TaskSettings(task="weighted")), size), model(), DATA)
+        assert torch.equal(DATA.y, labels)
+
+
+def test_a_value_out_of_its_bounds_is_missing_and_one_that_rounding_put_there_is_the_bound() -> None:
+    for value, scores in ((1.0000001, {"r2": 1.0}), (1.1, {})):
+        measurement = Evaluator(task(metrics={SHARE: lambda o, y, v=value: v}), with_loss=False)
+        measurement.add(DATA.x, DATA.y)
+        assert measurement.metrics() == scores
+    assert measurement.problems == {"r2": "it is 1.1, its bounds are 0 and 1"}
