@@ -14,8 +14,8 @@ from client.training.devices import on_device, on_host
 from client.training.noise import begin_forward_pass
 from fedappeal.core.requirement import Evaluation
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.examples import Split, Structure, map_tensors
-from fedappeal.tasks.measuring import Evaluator, batches, bytes_of, check_bytes
+from fedappeal.tasks.examples import Split, Structure
+from fedappeal.tasks.measuring import Evaluator, batches, bytes_of, check_bytes, merged
 from fedappeal.tasks.share import names_of, tied_names
 from fedappeal.tasks.task import Task
 
@@ -61,9 +61,7 @@ def forward(task: Task, model: nn.Module, x: Structure, precision: str) -> Any:
     device = next(model.parameters()).device.type
     with torch.autocast(device, torch.bfloat16):
         outputs = task.forward(model, x)
-    if type(outputs) not in (torch.Tensor, tuple, list, dict):
-        return outputs  # a form of the model's own, which its task knows how to read
-    return map_tensors(lambda t: t.float() if t.dtype == torch.bfloat16 else t, outputs)
+    return merged(lambda tensors: tensors[0].float() if tensors[0].dtype == torch.bfloat16 else tensors[0], [outputs])
 
 
 @torch.no_grad()

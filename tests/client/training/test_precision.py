@@ -1,6 +1,6 @@
 """Forward passes in bfloat16: float32's results within its eight bits, whatever form the outputs have."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -44,6 +44,11 @@ class _Outputs(nn.Module):
         return self.form(self.layer(x))
 
 
+class Pair(NamedTuple):
+    first: Any
+    last: Any
+
+
 class Own:
     """A form of outputs that only a task of its own knows."""
 
@@ -56,6 +61,8 @@ class Own:
     [
         (lambda y: (y, {"argmax": y.argmax(1)}), lambda found: found[0]),
         (lambda y: {"y": y}, lambda found: found["y"]),
+        (lambda y: (y, None, "text"), lambda found: found[0]),
+        (lambda y: Pair(1, [y]), lambda found: found.last[0]),
     ],
 )
 def test_each_tensor_of_a_models_outputs_is_float32_again(form: Any, read: Any) -> None:
