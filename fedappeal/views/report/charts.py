@@ -147,6 +147,10 @@ NOT_TOLD = (
     "What each client requires is not known here: no message carries it, so the server of a run of real clients is "
     "not told. Whether the model meets it is known where the owner lets the client report that."
 )
+AS_SENT = (
+    "Figures are of the model as sent; whether it meets a requirement is judged of the model as its client uses it, "
+    "after own steps or blended."
+)
 LONGEST_NAME = 18
 """Characters of a client's name below or beside a chart; the whole name is shown where the pointer is."""
 _ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "thickness": 12, "len": 0.8}
@@ -230,10 +234,12 @@ def _ticks(categories: Sequence[str], names: Sequence[str], most: int) -> dict[s
     return {"tickmode": "array", "tickvals": list(categories[::step]), "ticktext": [escape(name) for name in short]}
 
 
-def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric: Metric) -> Chart | None:
+def clients_chart(
+    measured: Sequence[MeasuredClient], server_round: int, metric: Metric, judged_otherwise: bool = False
+) -> Chart | None:
     """Return the chart of each client's metric, or loss and requirement.
 
-    For the last evaluated model.
+    For the last evaluated model. ``judged_otherwise``: as `ReportedRun.judged_otherwise`.
     """
     by_loss = any(client.of == LOSS for client in measured)
     scale = 100.0 if metric.is_share and not by_loss else 1.0
@@ -243,7 +249,7 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
     figures = figures[::step] if figures else []
     if not figures:
         return None
-    what = "test loss" if by_loss else f"test {metric.heading}"
+    what = ("test loss" if by_loss else f"test {metric.heading}") + " as sent" * judged_otherwise
     names = [escape(client.client) for client, _ in figures]
     traces = []
     for appealed, colour, name in (
@@ -272,6 +278,8 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
     )
     if all(client.requirement is None for client in measured):
         alt += f" {NOT_TOLD}"
+    if judged_otherwise:
+        alt += f" {AS_SENT}"
     axes = {
         "xaxis": {
             **{"type": "category", "categoryarray": names, "automargin": True, "showgrid": False},

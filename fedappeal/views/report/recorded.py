@@ -175,6 +175,12 @@ class ReportedRun:
     failures: Sequence[tuple[str, int]]
     facts: Sequence[tuple[str, str]]
 
+    @property
+    def judged_otherwise(self) -> bool:
+        """Whether clients judge the model as they use it, of which no client's measurement is recorded."""
+        holds_out = self.run.settings.get("judge-on", "train") != "train"
+        return holds_out and any(key.startswith("adapted_") for line in self.run.lines for key in line)
+
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 

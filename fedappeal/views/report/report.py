@@ -172,7 +172,7 @@ def _charts(shown: ReportedRun, comparisons: Sequence[Comparison]) -> list[chart
     if shown.participation is not None:
         drawn += [charts.decisions_chart(shown.participation), charts.heat_map(shown.participation)]
     server_round, clients = shown.measured
-    measured = charts.clients_chart(clients, server_round, run.metric)
+    measured = charts.clients_chart(clients, server_round, run.metric, shown.judged_otherwise)
     return drawn + ([measured] if measured else []) + [charts.costs_chart(run.lines)]
 
 
@@ -186,7 +186,8 @@ def _of_one(shown: ReportedRun, comparisons: Sequence[Comparison]) -> tuple[str,
         failures = TextTable("Why replies are missing", ("reason", "times"), _rows(shown.failures))
         sections.append(Section("Missing replies", tables=[failures]))
     if (clients := _clients(shown)).rows:
-        sections.append(Section("The clients", folded=[clients]))
+        notes = [charts.AS_SENT] if shown.judged_otherwise else []
+        sections.append(Section("The clients", notes, folded=[clients]))
     sections.append(Section("How it was run", folded=[settings, facts]))
     return f"{run.settings['strategy']} on {run.task}", sections
 
@@ -211,9 +212,8 @@ def _clients(shown: ReportedRun) -> TextTable:
     ]
     some = f", the first {MOST_CLIENTS} of {len(clients):,}" if len(clients) > MOST_CLIENTS else ""
     title = f"The model of round {server_round}, by client{some}"
-    return TextTable(
-        title, ("client", f"test {metric.heading}", "test loss", "meets its requirement", "requires"), tuple(rows)
-    )
+    figures = (f"{name}{' as sent' * shown.judged_otherwise}" for name in (f"test {metric.heading}", "test loss"))
+    return TextTable(title, ("client", *figures, "meets its requirement", "requires"), tuple(rows))
 
 
 def _of_several(comparisons: Sequence[Comparison], empty: Sequence[str]) -> list[Section]:

@@ -14,7 +14,7 @@ from fedappeal.record.decisions import pack_decisions
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.report.charts import NOT_TOLD, PLOTLY, RELEASE, Chart
+from fedappeal.views.report.charts import AS_SENT, NOT_TOLD, PLOTLY, RELEASE, Chart
 from fedappeal.views.report.report import ReportOptions, Section, linked_script, page, write_report
 from tests.views.comparison.recorded import a_run, a_sweep
 
@@ -248,6 +248,16 @@ def test_each_clients_model_and_requirement_stand_in_a_table(a_finished_run: Pat
     assert NOT_TOLD not in text
     (a_finished_run / REQUIREMENTS).unlink()  # as of a run of real clients
     assert NOT_TOLD in write_report([a_finished_run]).read_text()
+
+
+def test_figures_of_the_model_as_sent_are_called_so_where_clients_judge_it_as_used(tmp_path: Path) -> None:
+    for judged, expected in (("cross-fitted", True), ("train", False)):
+        path = a_run(tmp_path / judged, [{"accuracy": 0.5, "adapted_loss": 0.4}], strategy="maxfl", judge_on=judged)
+        measured = {"round": 1, "client-ids": ["anna"], "loss": [0.8], "accuracy": [0.5], "appealed": [1]}
+        RunFolder.open(path).append(MEASUREMENTS, measured)
+        RunFolder.open(path).append(REQUIREMENTS, {"client-id": "anna", "requirement": 0.5, "of": "loss"})
+        text = write_report([path]).read_text()
+        assert [words in text for words in ("test loss as sent", AS_SENT)] == [expected] * 2
 
 
 def test_bad_input_is_one_line_and_writes_nothing(a_finished_run: Path, tmp_path: Path) -> None:
