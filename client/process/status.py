@@ -256,7 +256,7 @@ def _requires(store: DiskStore, name: str) -> list[str]:
 def _requirement_line(record: StoredRecord) -> str:
     kind = "a model of its own" if record.arrays else "a fixed number"
     score = float(record.values["solo-score"])
-    alone = f", alone {score:.4f} on the test data" if record.arrays and math.isfinite(score) else ""
+    alone = f"; the task's metric alone, on test data: {score:.4f}" if record.arrays and math.isfinite(score) else ""
     rho = float(record.values["rho"])
     by_metric = record.values["of"] == METRIC
     requirement = f"the task's metric at {rho:.4f} or better" if by_metric else f"a loss below {rho:.4f}"

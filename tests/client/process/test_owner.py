@@ -32,7 +32,7 @@ def test_status_lists_what_the_client_remembers(folder: Path) -> None:
     assert describe(folder) == [
         f"client     anna ({folder})",
         "paused     no",
-        "requires   a loss below 0.1235 (from a model of its own, alone 0.8750 on the test data)",
+        "requires   a loss below 0.1235 (from a model of its own; the task's metric alone, on test data: 0.8750)",
         "requires   a loss below 0.5000 (from a fixed number)",
         "requires   the task's metric at 0.7000 or better (from a fixed number)",
         "run        abc: left for good in round 4",
