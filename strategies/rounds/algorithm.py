@@ -207,7 +207,8 @@ class Algorithm(ClientSide):
     def carried(self) -> dict[str, Any]:
         """Return what the algorithm carries from round to round.
 
-        By name: a dict of scalars and of lists of scalars, or a dict of NumPy arrays.
+        By name: a dict of numbers and texts, or lists of them; or a dict of NumPy arrays. So a count of the author's
+        is ``{"steps": {"count": 3}}``.
         """
         return {}
 

@@ -318,14 +318,25 @@ def packed_state(carried: Mapping[str, Mapping[str, Any]]) -> "RecordDict":
     """Return what is carried from round to round, as Flower's records.
 
     It is named dicts; an empty dict is left out.
+
+    Raises:
+        ConfigError: it holds what a checkpoint cannot.
     """
     from flwr.app import ConfigRecord, RecordDict
 
     state = RecordDict()
     for name, values in carried.items():
-        if values:
-            arrays = all(isinstance(value, np.ndarray) for value in values.values())
-            state[name] = array_record(values) if arrays else ConfigRecord(dict(values))
+        try:
+            if not isinstance(values, Mapping):
+                raise TypeError
+            if values:
+                arrays = all(isinstance(value, np.ndarray) for value in values.values())
+                state[name] = array_record(values) if arrays else ConfigRecord(dict(values))
+        except TypeError:
+            raise ConfigError(
+                f"carried()[{name!r}] = {one_line(repr(values), 80)} is not allowed: a dict of numbers and texts, or "
+                "lists of them; or a dict of NumPy arrays"
+            ) from None
     return state
 
 

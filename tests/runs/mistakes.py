@@ -122,7 +122,15 @@ MISTAKES = {
             def carried(self):  # HERE
                 return {"x": {"rounds": object()}}
         """,
-        "Error: .*object",
+        r"carried\(\)\['x'\] = \{'rounds': <object .* is not allowed: a dict of numbers",
+    ),
+    "a state that is no dict of dicts": (
+        """
+        class X(FedAvg):
+            def carried(self):  # HERE
+                return {"count": 0}
+        """,
+        r"carried\(\)\['count'\] = 0 is not allowed: a dict of numbers",
     ),
     "a model of another size": (
         """
