@@ -197,11 +197,12 @@ def influence_line(run: Plugins) -> str:
         return ""
     if config.clients < FEWEST:
         return f"influence: bounded has no effect on fewer than {FEWEST} clients: one can replace the model"
-    unbounded = f"; not bounded: {run.strategy.still_open}" if run.strategy.still_open else ""
+    unbounded = f" Not bounded: {run.strategy.still_open}." if run.strategy.still_open else ""
     return (
-        f"influence: bounded (an update, also times its weight, counts as the clients' median at most, as does "
-        f"a weight above {config.influence_weight:g} medians; one against the common direction, or above "
-        f"{FAR * config.influence_norm:g} medians, for nothing{unbounded})"
+        "influence: bounded. An update longer than the median is shortened to it; a weight above "
+        f"{config.influence_weight:g} medians counts as one. "
+        f"An update above {FAR * config.influence_norm:g} medians, "
+        f"or against the common direction, is left out.{unbounded}"
     )
 
 

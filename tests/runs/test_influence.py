@@ -14,8 +14,8 @@ def test_submit_bounds_influence_unless_told_otherwise() -> None:
     assert plan.config.influence == "bounded"
     assert plan.note == ""
     assert influence_line(plan.plugins) == (
-        "influence: bounded (an update, also times its weight, counts as the clients' median at most, as does a "
-        "weight above 3 medians; one against the common direction, or above 4 medians, for nothing)"
+        "influence: bounded. An update longer than the median is shortened to it; a weight above 3 medians counts as "
+        "one. An update above 4 medians, or against the common direction, is left out."
     )
     assert deployed_plan({"influence": "off"}).config.influence == "off"
     assert influence_line(run_plugins(RunConfig())) == ""
@@ -38,7 +38,7 @@ def test_priority_that_the_operator_grants_can_be_bounded() -> None:
     plan = deployed_plan(granted)
     assert plan.config.influence == "bounded"
     assert plan.note == ""
-    assert "not bounded: which losses a client tells" in influence_line(plan.plugins)
+    assert "Not bounded: which losses a client tells" in influence_line(plan.plugins)
     check_bounded(plan.plugins)
 
 
@@ -49,7 +49,7 @@ def test_every_other_strategy_can_be_bounded() -> None:
 
 def test_a_column_says_how_many_were_cut() -> None:
     lines = printed(columns=200, influence="bounded", strategy="fedavg")
-    assert lines[1].startswith("influence: bounded (")
+    assert lines[1].startswith("influence: bounded. ")
     assert " left bounded GM-Appeal" in lines[4]
     assert "bounded" not in "".join(printed(strategy="fedavg"))
 
