@@ -17,6 +17,7 @@ from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.protocol.keys import is_client_id
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, PositiveShare, Share
+from fedappeal.settings.model import local_path
 
 MAX_TRACE = 16 * 2**20
 """Bytes of a trace."""
@@ -146,7 +147,7 @@ class Trace(Behaviour):
         self._spans()
 
     def _spans(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        path = Path(str(self.settings.file)).expanduser()
+        path = local_path(str(self.settings.file), "trace.file")
         try:
             state = path.stat()
             return read_trace(path, state.st_mtime_ns, state.st_size)

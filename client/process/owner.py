@@ -48,7 +48,7 @@ def client_name(store: DiskStore) -> str:
 
 def note_name(folder: Path, key: str) -> None:
     """Keep the name of a client's key: that of its public half, else its file's; a full disk changes nothing."""
-    path = Path(key).expanduser()
+    path = Path(key)
     with suppress(OSError):
         name = path.stem
         with suppress(OSError, ValueError, IndexError):

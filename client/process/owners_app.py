@@ -1,7 +1,6 @@
 """The clients of an owner's own Flower app: `client.volunteer`, with the app in a process of its own."""
 
 import hashlib
-from pathlib import Path
 
 from client.app_learner import Names, Offers
 from client.limits.limits import MEGABYTE, Limits
@@ -10,7 +9,7 @@ from client.settings import BUNDLE, AppSettings, Connection, NodeSettings
 from client.volunteer import AppClients
 from fedappeal.flower.bundle import LARGEST, RunSettings, check_app, read_bundle
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import key_and_value
+from fedappeal.settings.model import key_and_value, local_path
 
 
 class OwnersApp:
@@ -30,8 +29,9 @@ class OwnersApp:
         self._of_run = named.of_bundle
         if named.app.endswith(".fab"):
             self._of_run = False
+            bundle = local_path(named.app, "app")
             try:
-                with Path(named.app).expanduser().open("rb") as file:
+                with bundle.open("rb") as file:
                     settings = read_bundle(file.read(LARGEST + 1), {})
                 self._take(settings)
             except (OSError, ValueError) as error:

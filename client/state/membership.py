@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import TypeAdapter, ValidationError
 
 from client.settings import owner_fields
 from fedappeal.settings.config import ConfigError
@@ -36,14 +37,21 @@ class Membership:
         path = folder / _FILE
         try:
             content = tomllib.loads(path.read_text("utf-8"))
-            member = cls(str(content["name"]), str(content["fingerprint"]), dict(content["client"]))
+            options = {"superlink": content["client"]["superlink"], **content["client"]}
+            member = cls(str(content["name"]), str(content["fingerprint"]), options)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"file '{path}' cannot be read: {error!r}") from None
-        for key in member.options:
-            if key not in owner_fields():
+        fields = owner_fields()
+        for key, value in options.items():
+            if key not in fields:
                 raise ConfigError(f"{key} in '{path}' is not allowed: no option of `fedappeal client`")
+            try:
+                options[key] = TypeAdapter[Any](fields[key].annotation or str).validate_python(value)
+            except ValidationError as error:
+                why = error.errors()[0]["msg"].lower()
+                raise ConfigError(f"{key} = {value!r} in '{path}' is not allowed: {why}") from None
         return member
 
     def write(self, folder: Path) -> None:

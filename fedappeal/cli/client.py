@@ -16,7 +16,7 @@ from fedappeal.cli.brief_help import brief_command, brief_group
 from fedappeal.cli.options import part, with_client_options, with_limit_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
-from fedappeal.settings.model import did_you_mean, kebab
+from fedappeal.settings.model import did_you_mean, kebab, local_path
 from fedappeal.views.terminal.printing import complain, print_lines
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     """Join a federation as one volunteer, until SIGTERM or Ctrl-C."""
     if context.invoked_subcommand is not None:
         return
-    folder = state_dir.expanduser().absolute()
+    folder = local_path(state_dir, "state-dir").absolute()
     if not given["superlink"]:
         from client.state.membership import Membership
 
@@ -73,7 +73,7 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     node, of_app, process = checked_owner(given, folder)
     as_json = is_json(process.log_format)
     metrics = MetricsPort(process.metrics_port, process.metrics_address)
-    beats = Heartbeat(Path(process.heartbeat).expanduser().absolute()) if process.heartbeat else None
+    beats = Heartbeat(local_path(process.heartbeat, "heartbeat").absolute()) if process.heartbeat else None
     answer: Callable[[Message, Context], Outcome]
     begin: Begin | None = None
     with quick_imports():
@@ -137,7 +137,7 @@ def checked_owner(given: dict[str, Any], folder: Path) -> tuple[NodeSettings, Ap
 
     process, data = ProcessSettings.parse(part(ProcessSettings, given)), given["data"]
     if data and not is_function(data):
-        data = str(Path(data).expanduser().absolute())
+        data = str(local_path(data, "data").absolute())
     _check_packages(given["allow"])
     of_app = AppSettings.parse(part(AppSettings, given))
     own = {"data": data, "state-dir": str(folder), "approve": of_app.approval(given["approve"])}
@@ -208,7 +208,7 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Show what this client remembers: id, requirement, runs, model."""
     from client.process.status import describe
 
-    print_lines(describe(state_dir.expanduser()))
+    print_lines(describe(local_path(state_dir, "state-dir")))
 
 
 @client_app.command("sent")
@@ -218,7 +218,7 @@ def sent(state_dir: StateDir = DEFAULT_STATE) -> None:
     from client.process.status import receipt_lines
     from client.state.receipts import read_receipts
 
-    kept = read_receipts(store_of(state_dir.expanduser()).folder)
+    kept = read_receipts(store_of(local_path(state_dir, "state-dir")).folder)
     print_lines(receipt_lines(kept))
     if kept.problem:
         complain(kept.problem)
@@ -233,7 +233,7 @@ def approve(
     """Approve a run that waits for it (`--approve asked`)."""
     from client.approval import approve as approve_run
 
-    print_lines([approve_run(state_dir.expanduser(), run)])
+    print_lines([approve_run(local_path(state_dir, "state-dir"), run)])
 
 
 @client_app.command("pause")
@@ -241,7 +241,7 @@ def pause(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Rest: stay connected, but answer nothing until `fedappeal client resume`."""
     from client.process.owner import pause as pause_client
 
-    print_lines([pause_client(state_dir.expanduser())])
+    print_lines([pause_client(local_path(state_dir, "state-dir"))])
 
 
 @client_app.command("resume")
@@ -249,7 +249,7 @@ def resume(state_dir: StateDir = DEFAULT_STATE) -> None:
     """End a pause, and nothing else: runs that were left stay left."""
     from client.process.owner import resume as resume_client
 
-    print_lines([resume_client(state_dir.expanduser())])
+    print_lines([resume_client(local_path(state_dir, "state-dir"))])
 
 
 @client_app.command("reset")
@@ -260,7 +260,7 @@ def reset(
     """Come back: end a pause and forget having left; the requirement stays, unless --forget."""
     from client.process.owner import reset as reset_client
 
-    print_lines([reset_client(state_dir.expanduser(), forget)])
+    print_lines([reset_client(local_path(state_dir, "state-dir"), forget)])
 
 
 @client_app.command("leave")
@@ -280,13 +280,13 @@ def leave(
     if federation:
         from client.fleet.leaving import leave_federation
 
-        print_lines(leave_federation(state_dir.expanduser().absolute()))
+        print_lines(leave_federation(local_path(state_dir, "state-dir").absolute()))
         return
     from client.process.owner import leave as leave_run
 
     if bool(run) == all_runs:
         raise ConfigError(f"run = '{run}' is not allowed{' with --all' if run else ''}: a run, or --all")
-    print_lines([leave_run(state_dir.expanduser(), None if all_runs else run)])
+    print_lines([leave_run(local_path(state_dir, "state-dir"), None if all_runs else run)])
 
 
 @client_app.command("limits", cls=brief_command("limits"))
@@ -299,7 +299,7 @@ def limits(
     """Show what a server may ask of this client, and change it; 0: no limit. A running client takes it up."""
     from client.limits.limits import Limits, describe_limits, read_limits, reset_limits, write_limits
 
-    folder = state_dir.expanduser()
+    folder = local_path(state_dir, "state-dir")
     if given:
         changed = (Limits() if reset else read_limits(folder)).with_values(given)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

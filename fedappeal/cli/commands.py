@@ -14,6 +14,7 @@ from fedappeal.cli.federation import certs, federation_app, key
 from fedappeal.cli.join import join
 from fedappeal.cli.options import with_groups, with_run_options
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import local_path
 
 cli = typer.Typer(
     help="Federated learning for volunteers: clients decide whether to join, and the server trains so that they do.",
@@ -176,7 +177,7 @@ def submit(
 
     certificates = control.root_certificates
     launcher = Submission(RemoteSuperLink.checked(control.superlink, certificates), clientapp or CLIENT_APP, detach)
-    beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
+    beats = Heartbeat(local_path(heartbeat, "heartbeat").absolute()) if heartbeat else None
     observers, settings = observers_of(watching, settings, heartbeat=beats)
     path = submit_run(settings, launcher, observers, control.folder.path if control.folder else None)
     report_run(path, report and not detach, launcher.superlink)

@@ -15,6 +15,7 @@ from fedappeal.cli.option_groups import ControlOptions
 from fedappeal.cli.options import with_groups
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import local_path
 from fedappeal.views.terminal.printing import Part, complain, print_fitting, print_lines
 
 if TYPE_CHECKING:
@@ -296,7 +297,9 @@ def unregister(
 @federation_app.command("stop")
 @with_groups
 def stop(
-    run_id: Annotated[int, typer.Argument(help="the run's id, as `fedappeal federation runs` lists it")],
+    run_id: Annotated[
+        int, typer.Argument(min=0, max=2**64 - 1, help="the run's id, as `fedappeal federation runs` lists it")
+    ],
     control: ControlOptions,
 ) -> None:
     """Stop a run; its folder stays, and `fedappeal resume --superlink` continues it."""
@@ -403,4 +406,4 @@ def key(
     """Make a client's key; one that is there already is kept."""
     from fedappeal.federation.certificates import make_key
 
-    typer.echo(str(make_key(path.expanduser(), name)))
+    typer.echo(str(make_key(local_path(path, "path"), name)))

@@ -12,6 +12,7 @@ import typer
 from fedappeal.cli.client import DEFAULT_STATE, StateDir, checked_owner, chosen_options
 from fedappeal.cli.options import with_client_options
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import local_path
 from fedappeal.system.files import replace_file
 from fedappeal.system.systemd import unit_path
 from fedappeal.views.terminal.printing import print_lines
@@ -47,11 +48,11 @@ def join(
                 f"{key} = '{chosen[key]}' is not allowed here: the invitation says it (fedappeal client)"
             )
     try:
-        with open(Path(invitation).expanduser(), encoding="utf-8-sig") as file:
+        with open(local_path(invitation, "invitation"), encoding="utf-8-sig") as file:
             invitation = file.read(LONGEST)
     except (OSError, ValueError):  # the line itself
         pass
-    invited, folder = Invitation.parse(invitation), state_dir.expanduser().absolute()
+    invited, folder = Invitation.parse(invitation), local_path(state_dir, "state-dir").absolute()
     member = Membership.read(folder)
     if member and member.fingerprint != invited.fingerprint.hex():
         raise ConfigError(
@@ -93,7 +94,7 @@ def _unit_of(folder: Path) -> str:
 
 def _write_service(unit: str) -> list[str]:
     """Write the unit; return what to do next."""
-    file = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd/user" / _UNIT
+    file = local_path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "XDG_CONFIG_HOME") / "systemd/user" / _UNIT
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, unit.encode())
     return [
@@ -152,6 +153,7 @@ def _credentials(
         private_folder(folder)
     make_key(key_file, name)
     key = load_ssh_private_key(key_file.read_bytes(), None)
+    replace_file(folder / CA, port.ca)  # if it cannot be, before the invitation is spent
     answer = port.redeem(key)
     options = {
         **chosen,
@@ -159,7 +161,6 @@ def _credentials(
         "root-certificates": str(folder / CA),
         "key": str(key_file),
     }
-    replace_file(folder / CA, port.ca)
     Connection.parse({field: options[field] for field in ("superlink", "root-certificates", "key")})
     name = printable(answer.get("name", ""), 80)
     print_lines([f"joined as '{name}'; later `fedappeal client` alone continues (kept in {folder})"])

@@ -77,7 +77,7 @@ def main(by_variables: str = "") -> None:
 
         lines = [explain(error)]
     except OSError as error:
-        if error.errno not in OF_THE_DISK:
+        if error.errno not in OF_THE_DISK and error.filename is None:
             raise
         complain(error)
         sys.exit(1)

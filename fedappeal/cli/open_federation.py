@@ -106,7 +106,7 @@ class FederationSettings:
             raise ConfigError(f"file '{path}' cannot be read: it is no file")
         try:
             values = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"file '{path}' cannot be read: {error}") from None
         hosts, superlink = values.pop("host", ()), values.pop(_TABLE, {})
         texts = {key: values.pop(key, "") for key in _TEXTS}

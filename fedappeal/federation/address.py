@@ -4,9 +4,9 @@ import contextlib
 import socket
 import ssl
 from codecs import BOM_UTF8
-from pathlib import Path
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import local_path
 
 
 def read_root_certificates(path: str) -> bytes | None:
@@ -19,8 +19,9 @@ def read_root_certificates(path: str) -> bytes | None:
     """
     if not path:
         return None
+    file = local_path(path, "root-certificates")
     try:
-        content = Path(path).expanduser().read_bytes().removeprefix(BOM_UTF8)
+        content = file.read_bytes().removeprefix(BOM_UTF8)
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
     except (ssl.SSLError, ValueError):  # the first is an OSError too
         raise ConfigError(f"root-certificates = '{path}' is not allowed: it holds no certificate in PEM") from None

@@ -16,6 +16,7 @@ from fedappeal.flower.control import UNREGISTERED, KeyInUse, Node
 from fedappeal.flower.node.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.proof import client_id_of
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import local_path
 
 __all__ = ["UNREGISTERED", "PublicKey", "register", "unregister"]
 
@@ -36,7 +37,7 @@ class PublicKey:
     def read(cls, path: Path) -> "PublicKey":
         """Read the public half of a client's key from a file; ConfigError as `parse`."""
         try:
-            content = path.expanduser().read_bytes()
+            content = local_path(path, "key").read_bytes()
         except OSError as error:
             raise ConfigError(f"key = '{path}' is not allowed: {error.strerror}") from None
         return cls.parse(content, f"'{path}'", path.stem)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +27,14 @@ TrimShare = Annotated[float, Field(gt=0, lt=0.5)]
 
 class ConfigError(ValueError):
     """A setting that is not allowed; the message has one line a setting."""
+
+
+def local_path(path: str | Path, setting: str) -> Path:
+    """Return a path with a home in place of its ``~``; ConfigError where that is nobody's."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{setting} = '{path}' is not allowed: no user has a home of this name") from None
 
 
 def did_you_mean(name: str, names: Iterable[str], form: str = "; {}") -> str:

@@ -312,6 +312,50 @@ def test_a_client_with_a_table_that_no_task_can_take(
     assert line == f"fedappeal: data = '{path}' is not allowed: {expected}"
 
 
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [
+        ("client --state-dir ~no-such-user/a", "state-dir"),
+        ("client status --state-dir ~no-such-user/a", "state-dir"),
+        (f"client {JOINING} --data ~no-such-user/a", "data"),
+        (f"client {CONNECTED} --heartbeat ~no-such-user/a", "heartbeat"),
+        (f"client {JOINING} --partition-id 0 --app ~no-such-user/a.fab", "app"),
+        ("key ~no-such-user/a", "path"),
+        ("federation register --superlink a:1 --insecure ~no-such-user/a", "key"),
+        ("federation list --superlink a:1 --root-certificates ~no-such-user/a", "root-certificates"),
+    ],
+)
+def test_a_home_of_nobody(command: str, setting: str, refused: Refused) -> None:
+    line = refused(*command.split())
+    assert re.match(rf"fedappeal: {setting} = '~no-such-user/a(\.fab)?' is not allowed: no user has a home", line)
+
+
+def test_an_id_that_no_run_can_have(refused: Refused) -> None:
+    line = refused("federation", "stop", str(1 << 64), "--superlink", "127.0.0.1:1", "--insecure")
+    assert f"{1 << 64} is not in the range" in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["client", "limits", "--max-steps", "5", "--state-dir", "dangling"],
+        ["client", "status", "--state-dir", "x" * 300],
+        ["federation", "list", "--federation", "x" * 300],
+        ["federation", "open", "x" * 300, "--host", "a"],
+    ],
+)
+def test_a_name_that_the_system_does_not_take(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    monkeypatch.setattr(sys, "argv", ["fedappeal", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, arguments[-1][:9] in line or "x" * 9 in line) in ((1, True), (2, True)), line
+
+
 @pytest.mark.parametrize("command", ["submit", "resume nowhere", "watch", "federation list", "federation stop 7"])
 def test_a_superlink_that_is_trusted_in_two_ways(command: str, refused: Refused) -> None:
     line = refused(*command.split(), "--superlink", "127.0.0.1:1", "--insecure", "--root-certificates", "ca")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -42,6 +43,18 @@ def test_a_hostile_federations_words_stay_in_their_line(tmp_path: Path) -> None:
     node = NodeSettings.parse({"data": "photos", "state-dir": str(tmp_path)})
     lines = join._what_happens(INVITED, "anna", node, AppSettings(), ["x\n\x1b[31m" + "y" * 10**4], {})
     assert all(line.isprintable() and len(line) < 250 for line in lines)
+
+
+def test_a_certificate_that_cannot_be_kept_spends_no_invitation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = Mock(ca=b"x", look=Mock(return_value={}))
+    monkeypatch.setattr("client.fleet.joining.JoinPort", Mock(return_value=port))
+    (tmp_path / "ca.crt").mkdir()
+    with pytest.raises(OSError, match=r"ca\.crt"):
+        join._credentials(INVITED, tmp_path, NodeSettings(), AppSettings(), {})
+    port.look.assert_called_once()
+    port.redeem.assert_not_called()
 
 
 def test_what_is_missing_is_asked_for_at_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

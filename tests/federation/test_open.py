@@ -57,6 +57,7 @@ def test_the_file_has_every_option_of_the_superlink_and_each_can_be_set(tmp_path
     ("text", "expected"),
     [
         ("host = [", "cannot be read: Invalid value"),
+        ("host = " + "[" * 10_000, "cannot be read: "),
         (
             "hosts = ['a']",
             "hosts in '.*' is not allowed: host, join-address, .*-published and the table",

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.settings.model import local_path
 from fedappeal.system.files import read_safetensors, write_safetensors
 from fedappeal.system.packages import require
 from fedappeal.system.plain_files import open_lock
@@ -236,7 +237,7 @@ def _digest(*arrays: NDArray[np.generic]) -> str:
 def _path(fingerprint: str, labels: Labels) -> Path:
     digest = hashlib.blake2b(labels.tobytes(), digest_size=8)
     digest.update(f"{fingerprint} {FEDAPPEAL} {version_of('flwr-datasets')}".encode())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    cache = local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "XDG_CACHE_HOME")
     return cache / "fedappeal" / f"partition-{digest.hexdigest()}.safetensors"
 
 

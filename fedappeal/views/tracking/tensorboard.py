@@ -7,6 +7,7 @@ from typing import Any
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.foreign_text import as_markdown
 from fedappeal.record.columns import CARD, templates
+from fedappeal.settings.model import local_path
 from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 
 
@@ -29,7 +30,9 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import summary as summaries
 
         chosen = self.settings.folder
-        folder = Path(chosen).expanduser().absolute() / run.name if chosen else run.folder / "tensorboard"
+        folder = run.folder / "tensorboard"
+        if chosen:
+            folder = local_path(chosen, "tensorboard.folder").absolute() / run.name
         make: Any = SummaryWriter  # neither it nor `hparams` has types
         self._writer = make(str(folder), purge_step=run.after + 1 if run.after else None)
         if not run.id:
