@@ -119,7 +119,7 @@ def _checked_form(name: str, problem: Problem) -> BatchedForm:
     task, module = problem.task, problem.module
     form = form_of(name, task, module)
     assert form is not None
-    data = problem.pool().client(0).train
+    data = task.load(0).to(next(module.parameters()).device).train
     noise = DRY_RUN._replace(keyed=problem.config.dropout_noise == KEYED)
     with seeded_noise(noise, data.device):
         check_form(form, task, module, data, noise)
