@@ -4,8 +4,10 @@ import contextlib
 import http.client
 import json
 import ssl
+import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from http import HTTPStatus
@@ -24,7 +26,9 @@ from fedappeal.settings.config import ConfigError
 
 _TIMEOUT = 10.0
 _TRIES_FOR = 30.0
-"""Seconds in which a busy port is tried again."""
+"""Seconds in which a busy port is tried again, and in which one try ends."""
+_OPENS_WITHIN = 5.0
+"""Seconds in which a federation that was just opened, or has just invited, listens."""
 _MOST_ANSWER = 64 * 1024
 _AGAIN = (ConnectionError, TimeoutError, http.client.HTTPException, ssl.SSLError)
 _ASK = "ask the operator for a new one (fedappeal federation invite)"
@@ -66,7 +70,7 @@ class JoinPort:
         self.ca = ssl.DER_cert_to_PEM_cert(der).encode()  # this one alone, whatever stood beside it
         try:
             ahead = time.time() - parsedate_to_datetime(headers.get("date", "")).timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
             return
         if not -BEHIND < ahead < AHEAD + 1:
             raise ConfigError(describe(ahead, self.invitation.address))
@@ -101,13 +105,14 @@ class JoinPort:
         self, context: ssl.SSLContext, method: str, path: str, body: str | None = None, headers: Any = None
     ) -> tuple[http.client.HTTPMessage, bytes]:
         """Return an answer's headers and content, of a bounded size; a busy port is tried again for a while."""
-        until = time.monotonic() + _TRIES_FOR
+        began = time.monotonic()
         while True:
             try:
-                status, headers_of_it, content = self._ask_once(context, method, path, body, headers or {})
+                status, headers_of_it, content = self._ask_in_time(context, method, path, body, headers or {})
                 break
             except _AGAIN as error:
-                if isinstance(error, ssl.SSLError | ConnectionRefusedError) or time.monotonic() >= until:
+                patience = _OPENS_WITHIN if isinstance(error, ConnectionRefusedError) else _TRIES_FOR
+                if isinstance(error, ssl.SSLError) or time.monotonic() >= began + patience:
                     raise self._why_unreachable(error) from None
                 time.sleep(1.0)
             except OSError as error:
@@ -115,6 +120,19 @@ class JoinPort:
         if body is None and status not in (HTTPStatus.OK, HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED):
             raise self._another("no federation answers at")
         return headers_of_it, content
+
+    def _ask_in_time(self, *request: Any) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """Return `_ask_once`'s answer; TimeoutError if it is not whole in time, however often a part of it comes."""
+        answer: Future[tuple[int, http.client.HTTPMessage, bytes]] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._ask_once(*request))
+            except Exception as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        return answer.result(_TRIES_FOR)
 
     def _ask_once(
         self, context: ssl.SSLContext, method: str, path: str, body: str | None, headers: Any

@@ -19,7 +19,6 @@ from fedappeal.views.terminal.printing import print_lines
 
 if TYPE_CHECKING:
     from client.settings import AppSettings, NodeSettings
-    from client.state.membership import Membership
 
 _OF_INVITATION = ("superlink", "root-certificates", "key", "insecure")
 """Options of `fedappeal client` that an invitation stands for."""
@@ -67,12 +66,11 @@ def join(
     chosen |= {key: given[key] for key in ("label",) if given[key]}
     unit = _unit_of(folder) if service else ""
     if member is None:
-        member = _credentials(invited, folder, node, of_app, chosen)
+        _become_member(invited, folder, node, of_app, chosen)
     else:
         anew = "to join anew, first fedappeal client leave --federation"
         print_lines([f"this device is a member already, as '{member.name}', and uses no invitation ({anew})"])
-        member = Membership(member.name, member.fingerprint, {**member.options, **chosen})
-    member.write(folder)
+        Membership(member.name, member.fingerprint, {**member.options, **chosen}).write(folder)
     if unit:
         print_lines(_write_service(unit))
         return
@@ -119,10 +117,10 @@ def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def _credentials(
+def _become_member(
     invited: Any, folder: Path, node: "NodeSettings", of_app: "AppSettings", chosen: dict[str, Any]
-) -> "Membership":
-    """Check the data, print what will happen, and redeem an invitation.
+) -> None:
+    """Check the data, print what will happen, redeem an invitation, and keep the membership.
 
     Nothing is kept before.
     """
@@ -135,6 +133,7 @@ def _credentials(
     from fedappeal.federation.certificates import make_key
     from fedappeal.protocol.foreign_text import printable
     from fedappeal.system.files import private_folder
+    from fedappeal.system.locks import InUse, only_process
 
     port, key_file = JoinPort(invited), folder / KEY
     port.verify()
@@ -151,20 +150,30 @@ def _credentials(
     print_lines(_what_happens(invited, name, node, of_app, tasks, fits))
     if not folder.exists():
         private_folder(folder)
-    make_key(key_file, name)
-    key = load_ssh_private_key(key_file.read_bytes(), None)
-    replace_file(folder / CA, port.ca)  # if it cannot be, before the invitation is spent
-    answer = port.redeem(key)
-    options = {
-        **chosen,
-        "superlink": str(answer.get("superlink")),
-        "root-certificates": str(folder / CA),
-        "key": str(key_file),
-    }
-    Connection.parse({field: options[field] for field in ("superlink", "root-certificates", "key")})
-    name = printable(answer.get("name", ""), 80)
+    try:
+        with only_process(folder):  # else the key on disk could be another than the one that is registered
+            if Membership.read(folder):
+                raise ConfigError(
+                    f"state-dir = '{folder}' is not allowed: it became a member's a moment ago; join again"
+                )
+            make_key(key_file, name)
+            key = load_ssh_private_key(key_file.read_bytes(), None)
+            replace_file(folder / CA, port.ca)  # if it cannot be, before the invitation is spent
+            answer = port.redeem(key)
+            superlink = {
+                "superlink": str(answer.get("superlink")),
+                "root-certificates": str(folder / CA),
+                "key": str(key_file),
+            }
+            Connection.parse(superlink)
+            name = printable(answer.get("name", ""), 80)
+            options = {"connect-timeout": 0.0, **chosen, **superlink}
+            Membership(name, invited.fingerprint.hex(), options).write(folder)
+    except InUse as error:
+        raise ConfigError(
+            f"state-dir = '{folder}' is not allowed: process {error.process} uses it; try again when it has ended"
+        ) from None
     print_lines([f"joined as '{name}'; later `fedappeal client` alone continues (kept in {folder})"])
-    return Membership(name, invited.fingerprint.hex(), {"connect-timeout": 0.0, **options})
 
 
 def _what_happens(

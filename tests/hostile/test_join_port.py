@@ -6,6 +6,7 @@ The port is real (TLS, sockets), the SuperLink behind it is not.
 import contextlib
 import datetime
 import json
+import os
 import socket
 import sqlite3
 import ssl
@@ -21,10 +22,14 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from client.fleet import joining
 from client.fleet.joining import JoinPort
-from fedappeal.federation import join_server
+from client.settings import AppSettings, NodeSettings
+from client.state.membership import KEY
+from fedappeal.cli import join
+from fedappeal.federation import certificates, join_server
 from fedappeal.federation.certificates import fingerprint_of, write_certificates
 from fedappeal.federation.invitations import FILE, Invitations
 from fedappeal.federation.join_server import JoinApp, _LatestAnswers
@@ -33,6 +38,7 @@ from fedappeal.flower.superlink.connections import serve_http
 from fedappeal.protocol.invitation import Invitation
 from fedappeal.protocol.proof import client_id_of
 from fedappeal.settings.config import ConfigError
+from fedappeal.system import files
 
 MOST_DELAY = 10.0
 
@@ -71,8 +77,8 @@ class Port:
 
         monkeypatch.setattr(join_server, "register", register)
         app = JoinApp(self.invitations, self.superlink, "fed:9092", (self.certs / "ca.crt").read_bytes())  # type: ignore[arg-type]
-        files = [str(self.certs / name) for name in ("server.crt", "server.key")]
-        self.server = serve_http(app, listener, *files)
+        pair = [str(self.certs / name) for name in ("server.crt", "server.key")]
+        self.server = serve_http(app, listener, *pair)
 
     def invite(self, name: str = "anna", uses: int = 1) -> Invitation:
         invitation = Invitation.new(self.address, fingerprint_of(self.certs / "ca.crt"))
@@ -294,9 +300,14 @@ def test_a_forged_fingerprint_and_a_swapped_certificate_learn_no_secret(port: Po
 
 @contextlib.contextmanager
 def between(
-    listener: socket.socket, context: ssl.SSLContext | None, ca: bytes, seen: list[bytes], date: str = ""
+    listener: socket.socket,
+    context: ssl.SSLContext | None,
+    ca: bytes,
+    seen: list[bytes],
+    date: str = "",
+    endless: bytes = b"",
 ) -> Iterator[None]:
-    """Answer each request by a CA's certificate, and keep what was asked."""
+    """Answer each request by a CA's certificate, or in parts that go on for two seconds, and keep what was asked."""
 
     def answer() -> None:
         with contextlib.suppress(OSError):
@@ -305,6 +316,9 @@ def between(
                 with contextlib.suppress(OSError), raw if context is None else context.wrap_socket(raw, True) as one:
                     if request := one.recv(4096):
                         seen.append(request)
+                        for _ in range(40 if endless else 0):
+                            one.sendall(endless)
+                            time.sleep(0.05)
                         dated = f"Date: {date}\r\n".encode() if date else b""
                         one.sendall(b"HTTP/1.1 200 OK\r\n" + dated + b"Content-Length: %d\r\n\r\n" % len(ca) + ca)
 
@@ -313,6 +327,68 @@ def between(
     yield
     listener.shutdown(socket.SHUT_RDWR)
     thread.join(5)
+
+
+@pytest.mark.parametrize("endless", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: "])
+def test_an_answer_that_never_ends_is_given_up(endless: bytes, port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_TRIES_FOR", 0.5)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(port.certs / "server.crt", port.certs / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener, between(listener, context, b"", [], endless=endless):
+        address, began = f"127.0.0.1:{listener.getsockname()[1]}", time.monotonic()
+        assert f"{address} does not answer" in refusal(replace(port.invite(), address=address))
+        assert time.monotonic() - began < 1.8
+
+
+@pytest.mark.parametrize("date", ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "Mon, 01 Jan 0001 00:00:00 +2359"])
+def test_a_date_that_is_none_is_not_looked_at(date: str, port: Port) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(port.certs / "server.crt", port.certs / "server.key")
+    ca = (port.certs / "ca.crt").read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as listener, between(listener, context, ca, [], date):
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with contextlib.suppress(ConfigError):  # a date of long ago is one, which the clock is not at
+            JoinPort(replace(port.invite(), address=address)).verify()
+
+
+def test_a_port_that_opens_a_moment_later_is_waited_for(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in ("_TIMEOUT", "_TRIES_FOR"):
+        monkeypatch.setattr(joining, setting, 0.5)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        threading.Timer(1.5, listener.listen).start()
+        later = replace(port.invite(), address=f"127.0.0.1:{listener.getsockname()[1]}")
+        assert "does not answer" in refusal(later), "it listens"
+
+
+def test_of_two_joins_at_once_one_is_refused_and_the_key_on_disk_is_the_registered_one(
+    port: Port, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invitation, folder, write = port.invite(), tmp_path / "state", files.replace_file
+
+    def slow(path: Path, *rest: Any, **named: Any) -> None:
+        time.sleep(1.0 if path.name == KEY else 0.0)
+        write(path, *rest, **named)
+
+    monkeypatch.setattr(certificates, "replace_file", slow)
+    node = NodeSettings.parse({"partition-id": 0, "state-dir": str(folder)})
+
+    def become_member(_: int) -> str:
+        try:
+            join._become_member(invitation, folder, node, AppSettings(), {})
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(2) as threads:
+        said = sorted(threads.map(become_member, range(2)))
+    assert said == [
+        "",
+        f"state-dir = '{folder}' is not allowed: process {os.getpid()} uses it; try again when it has ended",
+    ]
+    kept: Any = load_ssh_private_key((folder / KEY).read_bytes(), None)
+    assert set(port.superlink.registered) == {public_key_bytes(kept.public_key())}
+    assert "became a member's a moment ago" in become_member(2)
 
 
 @pytest.mark.parametrize(("ahead", "said"), [(86400, "ahead of"), (-86400, "behind")])
@@ -334,6 +410,7 @@ def test_what_is_met_on_the_way_is_one_line_that_says_what_to_do(port: Port, mon
     assert "was withdrawn: ask the operator for a new one" in refusal(invitation)
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr(joining, "_OPENS_WITHIN", 0.1)
     assert "nothing listens at" in refusal(replace(invitation, address=nobody))
     assert "the host name 'no.such.host.invalid' is not known" in refusal(
         replace(invitation, address="no.such.host.invalid:9094")
