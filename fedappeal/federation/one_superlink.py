@@ -1,10 +1,14 @@
 """A SuperLink in this process that has its database alone, and certificates that are valid."""
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sqlalchemy.exc import DBAPIError
+
 from fedappeal.federation.continuing import continue_unfinished
+from fedappeal.flower.superlink.half_made import set_aside_half_made
 from fedappeal.flower.superlink.superlink_log import warn_of_ends
 from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
 from fedappeal.settings.config import ConfigError
@@ -33,7 +37,11 @@ def run_one_superlink(
         if resumes:
             continue_unfinished(ports, allow)
         warn_of_ends(dates)
-        run_superlink(arguments, guarded=guarded)
+        try:
+            run_superlink(arguments, guarded=guarded)
+        except (sqlite3.Error, DBAPIError) as error:  # a full disk
+            reason = error.orig if isinstance(error, DBAPIError) else error
+            raise ConfigError(f"database = '{ports.database}' cannot be read or written: {reason}") from None
 
 
 @contextmanager
@@ -50,9 +58,12 @@ def only_superlink(database: Path | None) -> Iterator[None]:
     try:
         with only_process(file.parent, f"{file.name}.lock"):
             try:
+                set_aside_half_made(file)
                 private_log(file).close()  # SQLite gives the files beside it the same mode
             except OSError as error:
                 raise ConfigError(f"database = '{database}' is not allowed: {error.strerror or error}") from None
+            except sqlite3.Error as error:
+                raise ConfigError(f"database = '{database}' cannot be read or written: {error}") from None
             yield
     except InUse as error:
         raise ConfigError(

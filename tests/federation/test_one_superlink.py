@@ -2,9 +2,11 @@
 
 import os
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from fedappeal.federation import one_superlink
 from fedappeal.federation.one_superlink import check_certificates, only_superlink, run_one_superlink
@@ -27,6 +29,21 @@ def test_a_database_has_one_superlink(tmp_path: Path, monkeypatch: pytest.Monkey
         run_one_superlink(OPTIONS, guarded=True)
     run_one_superlink(options, guarded=True)
     assert begun == [OPTIONS, options]
+
+
+def test_a_database_that_cannot_be_written_or_is_none_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(arguments: list[str], guarded: bool) -> None:
+        raise OperationalError("CREATE TABLE a\n", {}, sqlite3.OperationalError("database or disk is full"))
+
+    database = tmp_path / "state.db"
+    monkeypatch.setattr(one_superlink, "run_superlink", full)
+    for content, reason in (("", "database or disk is full"), ("hello" * 999, "file is not a database")):
+        database.write_text(content)
+        with pytest.raises(ConfigError) as refused:
+            run_one_superlink([*OPTIONS, "--database", str(database)], guarded=True)
+        assert str(refused.value) == f"database = '{database}' cannot be read or written: {reason}"
 
 
 @pytest.mark.parametrize(
