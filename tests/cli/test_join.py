@@ -52,7 +52,7 @@ def test_a_certificate_that_cannot_be_kept_spends_no_invitation(
     monkeypatch.setattr("client.fleet.joining.JoinPort", Mock(return_value=port))
     (tmp_path / "ca.crt").mkdir()
     with pytest.raises(OSError, match=r"ca\.crt"):
-        join._credentials(INVITED, tmp_path, NodeSettings(), AppSettings(), {})
+        join._become_member(INVITED, tmp_path, NodeSettings(), AppSettings(), {})
     port.look.assert_called_once()
     port.redeem.assert_not_called()
 
