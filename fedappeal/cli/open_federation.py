@@ -3,12 +3,11 @@
 import getpass
 import json
 import os
-import re
 import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,8 +18,9 @@ import click
 from click.core import ParameterSource
 
 from fedappeal.federation.folder import SETTINGS, Addresses
+from fedappeal.protocol.invitation import is_address
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import did_you_mean
+from fedappeal.settings.model import NotHere, did_you_mean
 from fedappeal.system.files import private_folder, replace_file
 from fedappeal.system.keep_running import keep_running
 from fedappeal.system.locks import InUse, only_process
@@ -63,7 +63,6 @@ _TEXTS = {
     ),
 }
 """What a federation's file has besides hosts and the table, each with its default and its meaning."""
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -273,8 +272,13 @@ def open_federation(
         names = [*settings.hosts, *hosts, *invited]
         for name in names:
             general_name(name)
-        if not service:
-            _check_ports(context, join)
+        for address in (addresses.fleet, addresses.join) if addresses.join else ():
+            if not is_address(address):
+                raise ConfigError(
+                    f"address = '{address}' is not allowed in invitations: as first host one machine's name or "
+                    "address, and a port from 1 to 65535"
+                )
+        _check_ports(context, join, suppress(NotHere) if service else nullcontext())
         with _alone(folder):
             if is_new and path.exists():
                 raise ConfigError(f"folder = '{folder}' is not allowed: it was opened a moment ago; open it again")
@@ -309,8 +313,13 @@ def _alone(folder: Path) -> Iterator[None]:
         raise ConfigError(f"folder = '{folder}' is not allowed: process {error.process} has it open") from None
 
 
-def _check_ports(context: click.Context, join: str) -> None:
+def _check_ports(context: click.Context, join: str, here: AbstractContextManager[None]) -> None:
     """Check that a federation's ports are free and all different.
+
+    Args:
+        context: of `fedappeal superlink`.
+        join: where invitations are redeemed; empty: nowhere.
+        here: a block for each check, which suppresses `NotHere` where another machine or process will listen.
 
     Raises:
         ConfigError: one is taken, or named twice.
@@ -323,9 +332,12 @@ def _check_ports(context: click.Context, join: str) -> None:
     with ExitStack() as bound:
         for setting, address in {**Ports.of(context.args).by_option, "join-address": join}.items():
             if address:
-                bound.enter_context(listener(address, setting))
-        _ = PageOptions(values["page"], values["page_published"]).place
-        MetricsPort(values["metrics_port"], values["metrics_address"])
+                with here:
+                    bound.enter_context(listener(address, setting))
+        with here:
+            _ = PageOptions(values["page"], values["page_published"]).place
+        with here:
+            MetricsPort(values["metrics_port"], values["metrics_address"])
 
 
 def _make_missing(folder: Path, hosts: Sequence[str]) -> None:
@@ -350,18 +362,15 @@ def _addresses(arguments: Sequence[str], hosts: Sequence[str], texts: Mapping[st
 
     ports, join = Ports.of(arguments), texts["join-address"]
     for key, address in texts.items():
-        if address and not _ADDRESS.fullmatch(address):
-            raise ConfigError(f"{key} = '{address}' is not allowed: HOST:PORT")
+        if address and not is_address(address):
+            raise ConfigError(f"{key} = '{address}' is not allowed: HOST:PORT, with a port from 1 to 65535")
     if not (ports.keys_only and ports.tls):  # every client is admitted, or nothing could be trusted
         join = ""
     host = f"[{hosts[0]}]" if ":" in hosts[0] and not hosts[0].startswith("[") else hosts[0]
     fleet, redeemed = (f"{host}:{_port(address)}" if address else "" for address in (ports.fleet, join))
-    return Addresses(
-        ports.control,
-        ports.ca,
-        texts["fleet-published"] or fleet if fleet else "",
-        texts["join-published"] or redeemed if redeemed else "",
-    )
+    fleet = texts["fleet-published"] or fleet if fleet else ""
+    redeemed = texts["join-published"] or redeemed if redeemed else ""
+    return Addresses(ports.control, ports.ca, fleet, redeemed)
 
 
 def _redeeming(arguments: Sequence[str], join: str) -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ import ssl
 from codecs import BOM_UTF8
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import local_path
+from fedappeal.settings.model import NotHere, local_path
 
 
 def read_root_certificates(path: str) -> bytes | None:
@@ -49,4 +49,4 @@ def check_port(port: int, setting: str = "port", address: str = "127.0.0.1") -> 
         try:
             probe.bind((address, port))
         except OSError as error:
-            raise ConfigError(f"{setting} = {port} is not allowed: {error.strerror}") from None
+            raise NotHere(f"{setting} = {port} is not allowed: {error.strerror}") from None

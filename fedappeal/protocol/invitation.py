@@ -16,7 +16,8 @@ from fedappeal.settings.config import ConfigError
 SECRET_BYTES = 16
 _FINGERPRINT, _CHECK = 32, 3
 _LENGTH = (_FINGERPRINT + SECRET_BYTES + _CHECK) // 3 * 4
-_LINE = re.compile(r"fedappeal://((?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5})/([A-Za-z0-9_-]*)")
+_ADDRESS = r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
+_LINE = re.compile(rf"fedappeal://({_ADDRESS})/([A-Za-z0-9_-]*)")
 LONGEST = 1000
 """Characters of a line that is read at all."""
 
@@ -52,7 +53,7 @@ class Invitation:
     def parse(cls, text: str) -> "Invitation":
         """Read a line; ConfigError, without the secret, for one that is none or not whole."""
         matched = _LINE.fullmatch("".join(text[:LONGEST].split()))
-        if not matched or not 0 < int(matched[1].rpartition(":")[2]) < 65536:
+        if not matched or not is_address(matched[1]):
             raise ConfigError("invitation is not allowed: one begins with fedappeal://HOST:PORT/; or name its file")
         address, code = matched[1], matched[2]
         content = urlsafe_b64decode(code) if len(code) == _LENGTH else b""
@@ -72,6 +73,11 @@ class Invitation:
     def digest(self) -> bytes:
         """The secret's SHA-256: it tells which invitation is meant, and redeems none."""
         return digest_of(self.secret)
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the ``HOST:PORT`` of one host, as an invitation can hold it."""
+    return bool(re.fullmatch(_ADDRESS, text)) and 0 < int(text.rpartition(":")[2]) < 65536
 
 
 def digest_of(secret: bytes) -> bytes:

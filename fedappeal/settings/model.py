@@ -29,6 +29,10 @@ class ConfigError(ValueError):
     """A setting that is not allowed; the message has one line a setting."""
 
 
+class NotHere(ConfigError):
+    """What a setting needs is not to be had here and now, such as a port that is taken."""
+
+
 def local_path(path: str | Path, setting: str) -> Path:
     """Return a path with a home in place of its ``~``; ConfigError where that is nobody's."""
     try:

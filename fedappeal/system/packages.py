@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import NotHere
 
 
 def require(needs: str, extra: str, *packages: str) -> None:
@@ -14,10 +14,10 @@ def require(needs: str, extra: str, *packages: str) -> None:
         packages: what they are imported as.
 
     Raises:
-        ConfigError: one is missing; says how to install it.
+        NotHere: one is missing; says how to install it.
     """
     if missing := [package for package in packages if _is_missing(package)]:
-        raise ConfigError(f"{needs.format(' and '.join(missing))}: pip install 'fedappeal[{extra}]'")
+        raise NotHere(f"{needs.format(' and '.join(missing))}: pip install 'fedappeal[{extra}]'")
 
 
 def _is_missing(package: str) -> bool:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import NotHere
 from fedappeal.system.socket_owner import Address, NotTold, peer_of
 from fedappeal.web.access import POLICY, TOKEN, Guarded, new_token
 
@@ -185,7 +186,7 @@ class PagePlace:
             return socket.create_server((self.host, self.port), family=family)
         except OSError as error:
             why = f"{error.strerror or error} ({self.host}:{self.port})"
-            raise ConfigError(f"{self.setting} = {self.port} is not allowed: {why}") from None
+            raise NotHere(f"{self.setting} = {self.port} is not allowed: {why}") from None
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,15 @@ def test_a_file_that_is_wrong_is_one_line(text: str, expected: str, tmp_path: Pa
         ("new --host a --join-address 9094", "join-address = '9094' is not allowed: HOST:PORT"),
         ("new --host a --fleet-published fed.example.org", "fleet-published = 'fed.example.org' is not allowed"),
         ("new --host a --join-published a_b-:1", "host = 'a_b-' is not allowed"),
+        ("new --host a --join-published a:0", "join-published = 'a:0' is not allowed: HOST:PORT, with a port from"),
+        ("new --host a --fleet-published a:99999", "fleet-published = 'a:99999' is not allowed"),
+        ("new --host a --fleet-published *.b:1", "fleet-published = '*.b:1' is not allowed"),
+        ("new --host *.a --host b", "address = '*.a:9092' is not allowed in invitations: as first host one"),
+        ("new --host a --fleet-api-address :0", "address = 'a:0' is not allowed in invitations"),
+        ("new --host a --service --fleet-http-address a:b", "fleet-http-address = 'a:b' is not allowed: HOST:PORT"),
+        ("new --host a --service --page x", "page = 'x' is not allowed: PORT or HOST:PORT"),
+        ("new --host a --service --metrics-port 99999", "metrics-port = 99999 is not allowed"),
+        ("new --host a --service --metrics-address x", "metrics-address = 'x' is not allowed"),
     ],
 )
 def test_nothing_is_made_where_an_option_is_wrong(
@@ -255,6 +264,16 @@ def test_a_port_that_is_taken_is_found_before_anything_is_made(
             started(*([] if setting == "join-address" else [f"--{setting}", place]),
                     **({"join_address": place} if setting == "join-address" else {}))  # fmt: skip
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_for_services_are_made_where_the_ports_are_taken(tmp_path: Path) -> None:
+    """They may be those of the federation that runs, or another machine's."""
+    given = ["federation", "open", str(tmp_path / "fed"), "--host", "a", "--service", "--host", "*.example.org"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ports = ["--fleet-api-address", f"127.0.0.1:{port}", "--page", port, "--metrics-port", port]
+        done = run_command(*given, *ports)
+    assert (done.code, done.err) == (0, "")
 
 
 def test_a_port_that_two_settings_name_is_found_before_anything_is_made(tmp_path: Path, started: Any) -> None:
