@@ -35,7 +35,9 @@ def _is_half_made(database: Path) -> bool:
     with closing(sqlite3.connect(database)) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         of_flower = tables - {"alembic_version", "sqlite_sequence"}
-        if not tables or any(connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone() for name in of_flower):
+        quoted = ('"{}"'.format(name.replace('"', '""')) for name in of_flower)
+        one = (f"SELECT 1 FROM {name} LIMIT 1" for name in quoted)  # nosec B608 # names are no parameters
+        if not tables or any(connection.execute(query).fetchone() for query in one):
             return False
         made = connection.execute("SELECT version_num FROM alembic_version") if "alembic_version" in tables else ()
         migrations: Any = import_module("flwr.supercore.state.alembic.utils").ALEMBIC_DIR
