@@ -15,7 +15,7 @@ from client.training.noise import begin_forward_pass
 from fedappeal.core.requirement import Evaluation
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Split, Structure
-from fedappeal.tasks.measuring import Evaluator, batches, bytes_of, check_bytes, merged
+from fedappeal.tasks.measuring import Evaluator, batches, bytes_of, check_bytes, map_outputs
 from fedappeal.tasks.share import names_of, tied_names
 from fedappeal.tasks.task import Task
 
@@ -61,7 +61,7 @@ def forward(task: Task, model: nn.Module, x: Structure, precision: str) -> Any:
     device = next(model.parameters()).device.type
     with torch.autocast(device, torch.bfloat16):
         outputs = task.forward(model, x)
-    return merged(lambda tensors: tensors[0].float() if tensors[0].dtype == torch.bfloat16 else tensors[0], [outputs])
+    return map_outputs(lambda t: t.float() if t.dtype == torch.bfloat16 else t, outputs)
 
 
 @torch.no_grad()

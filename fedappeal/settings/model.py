@@ -34,7 +34,7 @@ class NotHere(ConfigError):
 
 
 def local_path(path: str | Path, setting: str) -> Path:
-    """Return a path with a home in place of its ``~``; ConfigError where that is nobody's."""
+    """Return a path with a home in place of its ``~``; ConfigError where no user has that home."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -140,7 +140,7 @@ class Evaluator:
             counts = [int(next(tensors_of(y))[1].shape[0]) for y in (self._labels[0], self._labels[-1])]
             if counts[0] != counts[1] and (line := rowless(self._outputs[0], self._outputs[-1])):
                 raise ConfigError(_NO_WHOLE.format(line))
-            self._outputs, self._labels = [merged(torch.cat, self._outputs)], [merged(torch.cat, self._labels)]
+            self._outputs, self._labels = [_merge(torch.cat, self._outputs)], [_merge(torch.cat, self._labels)]
         return self._outputs[0], self._labels[0]
 
     def _try(self, name: str, compute: Callable[[], Any], otherwise: Any = math.nan) -> Any:
@@ -214,10 +214,15 @@ def copies(*structures: Any, cpu: bool = False) -> list[Any]:
     ``cpu``: on the CPU, where metrics of other libraries take them.
     """
 
-    def copy_of(tensors: list[Tensor]) -> Tensor:
-        return tensors[0].to("cpu" if cpu else tensors[0].device, copy=True)
+    def copy_of(tensor: Tensor) -> Tensor:
+        return tensor.to("cpu" if cpu else tensor.device, copy=True)
 
-    return [merged(copy_of, [structure]) for structure in structures]
+    return [map_outputs(copy_of, structure) for structure in structures]
+
+
+def map_outputs(convert: Callable[[Tensor], Tensor], outputs: Any) -> Any:
+    """Return outputs or labels of the same form, each tensor converted."""
+    return _merge(lambda tensors: convert(tensors[0]), [outputs])
 
 
 def rowless(few: Any, many: Any) -> str:
@@ -233,7 +238,7 @@ def rowless(few: Any, many: Any) -> str:
     return ""
 
 
-def merged(merge: Callable[[list[Tensor]], Tensor], pieces: Sequence[Any]) -> Any:
+def _merge(merge: Callable[[list[Tensor]], Tensor], pieces: Sequence[Any]) -> Any:
     """Return several pieces' outputs or labels as one of the same form.
 
     Args:
@@ -248,9 +253,9 @@ def merged(merge: Callable[[list[Tensor]], Tensor], pieces: Sequence[Any]) -> An
         if isinstance(first, Tensor):
             return merge(list(pieces))
         if isinstance(first, Mapping):
-            return type(first)({key: merged(merge, [piece[key] for piece in pieces]) for key in first})  # type: ignore[call-arg]
+            return type(first)({key: _merge(merge, [piece[key] for piece in pieces]) for key in first})  # type: ignore[call-arg]
         if isinstance(first, tuple | list):
-            parts = [merged(merge, part) for part in zip(*pieces, strict=True)]
+            parts = [_merge(merge, part) for part in zip(*pieces, strict=True)]
             return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     except ConfigError:
         raise

@@ -182,16 +182,21 @@ def _p(interval: Interval) -> float | None:
     if interval.n == 1 or not math.isfinite(interval.mean):
         return None
     if not interval.half:
-        return 2.0 ** (1 - interval.n) if interval.mean else 1.0
+        return _sign_test(interval.n) if interval.mean else 1.0
     t, degrees = abs(interval.mean) / interval.half * t_quantile(interval.n - 1), interval.n - 1
     return max(0.0, 1 - t_probability(math.atan(t / math.sqrt(degrees)), degrees))
+
+
+def _sign_test(seeds: int) -> float:
+    """Return p of the exact two-sided sign test where all seeds differ in one direction."""
+    return 2.0 ** (1 - seeds)
 
 
 def _verdict(interval: Interval, better: Better, least: float) -> Verdict:
     if interval.n == 1 or not math.isfinite(interval.mean):
         return ""
     if interval.low is None or interval.high is None:
-        if 2.0 ** (1 - interval.n) > 1 - CONFIDENCE:
+        if _sign_test(interval.n) > 1 - CONFIDENCE:
             return "undecided"
     elif interval.low <= 0 <= interval.high:
         reach = max(-interval.low, interval.high)
