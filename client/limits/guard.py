@@ -22,6 +22,7 @@ from fedappeal.flower.messages import seconds_left
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
 from fedappeal.settings.training import LocalTrainingSettings
+from fedappeal.system.files import state_of
 
 KEPT_RUNS = 20
 """Latest runs of which everything is kept."""
@@ -69,7 +70,7 @@ def prune(store: DiskStore, book: AnswerBook, served: str, max_state: float, nee
 
 def size_of(store: DiskStore) -> int:
     """Return the bytes of all records."""
-    return sum(file.stat().st_size for file in store.folder.rglob("*.safetensors"))
+    return sum(state.st_size for file in store.folder.rglob("*.safetensors") if (state := state_of(file)))
 
 
 def _oldest_first(store: DiskStore, book: AnswerBook, served: str) -> list[str]:

@@ -4,7 +4,7 @@ It holds the page's data from the state folder, its files, and what its owner ca
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from fedappeal.protocol.metric import figure_text
 from fedappeal.record.looks import LOOKS
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import fact
-from fedappeal.trained.card import ModelCard
+from fedappeal.system.files import state_of
 from fedappeal.web.buttons import Act, button
 
 TRIAL = "/trial"
@@ -50,7 +50,7 @@ def page_data(folder: Path) -> dict[str, Any]:
     """Return the page's data; texts of other parties are printable and short."""
     store = DiskStore(folder) if folder.is_dir() else None  # a page makes no folder
     status = client_status(folder)
-    models = [_model(store, name, card) for name, card in kept_models(store).items()] if store else []
+    models = list(_models(store)) if store else []
     files = {model["run"]: model for model in reversed(models)}
     client = printable(client_name(store), _LONGEST) if store else "no client has kept state here yet"
     return {
@@ -82,18 +82,22 @@ def _receipts(folder: Path) -> dict[str, Any]:
     return {"receipts": receipts, "problem": printable(kept.problem, _LONGEST)}
 
 
-def _model(store: DiskStore, name: str, card: ModelCard) -> dict[str, Any]:
-    path, metric = store.path(name), card.metric
-    score = figure_text(card.figures.get(metric.name), metric.is_share)
-    whose = "shared" if card.which == "global" else "own"
-    return {
-        "name": name,
-        "run": card.run_key,
-        "title": printable(f"{whose} model of {card.strategy} on {card.task}, {card.date[:10]}", _LONGEST),
-        "figure": f"{printable(metric.name, _SHORT)} {score} on your test data, round {card.round}",
-        "file": str(path),
-        "bytes": path.stat().st_size,
-    }
+def _models(store: DiskStore) -> Iterator[dict[str, Any]]:
+    """Yield the models that are kept, the newest run's first."""
+    for name, card in kept_models(store).items():
+        path, metric = store.path(name), card.metric
+        if (state := state_of(path)) is None:
+            continue  # erased since its card was read
+        score = figure_text(card.figures.get(metric.name), metric.is_share)
+        whose = "shared" if card.which == "global" else "own"
+        yield {
+            "name": name,
+            "run": card.run_key,
+            "title": printable(f"{whose} model of {card.strategy} on {card.task}, {card.date[:10]}", _LONGEST),
+            "figure": f"{printable(metric.name, _SHORT)} {score} on your test data, round {card.round}",
+            "file": str(path),
+            "bytes": state.st_size,
+        }
 
 
 def _run(run: RunStatus, model: dict[str, Any] | None) -> dict[str, Any]:
@@ -208,9 +212,10 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
 
     def model(request: Request) -> Response:
         store, name = DiskStore(folder) if folder.is_dir() else None, request.path_params["name"]
-        if store is None or name not in kept_models(store):
+        path = store.path(name) if store and name in kept_models(store) else None
+        if path is None or (state := state_of(path)) is None:
             return JSONResponse({"said": "no such model"}, HTTPStatus.NOT_FOUND)
-        return FileResponse(store.path(name), filename=f"{name}.safetensors")
+        return FileResponse(path, filename=f"{name}.safetensors", stat_result=state)
 
     async def trial(request: Request) -> Response:
         if busy.locked():

@@ -248,11 +248,11 @@ class Activity:
 
     def runs(self) -> dict[str, RunActivity]:
         """Return what is remembered of each run, by run-key; the latest run is the last."""
-        if not self._path.exists():
-            return {}
         try:
             with self._path.open("rb") as file:
                 runs = _RUNS.validate_json(file.read(_MOST_BYTES))
+        except FileNotFoundError:
+            return {}
         except (OSError, ValueError) as error:
             log.warning("%s cannot be read, and is begun anew: %s", self._path, str(error).splitlines()[0])
             return {}

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.record.lines import append_lines, written_lines
-from fedappeal.system.files import replace_file
+from fedappeal.system.files import replace_file, state_of
 from fedappeal.system.plain_files import read_bytes
 
 SENT, EARLIER, LATEST = "sent.jsonl", "sent.earlier.jsonl", "sent.latest.json"
@@ -65,11 +65,13 @@ class Receipts:
         """
         if self._number < 0:
             self._begin()
-        if self._path.exists() and self._path.stat().st_size >= self._most:
+        state = state_of(self._path)
+        if state and state.st_size >= self._most:
             os.replace(self._path, self._folder / EARLIER)
-        if not self._path.exists():
+            state = None
+        if state is None:
             replace_file(self._path, b"", mode=0o600)
-        first = {} if self._path.stat().st_size else {"after": self._check}
+        first = {} if state and state.st_size else {"after": self._check}
         number = self._number + 1
         line = {"number": number, "time": round(self._clock(), 3), **receipt, "confirmed": self._confirmed, **first}
         self._check = append_lines(self._path, [line], durable=True)
@@ -103,8 +105,16 @@ class Receipts:
 
 def read_receipts(folder: Path) -> ReceiptChain:
     """Read and check the receipts in a state folder."""
-    files = [folder / name for name in (EARLIER, SENT, LATEST)]
-    return _read(folder, tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in files))
+    while True:
+        written = _written(folder)
+        kept = _read(folder, written)
+        if written == _written(folder):  # else they were read while one was written
+            return kept
+
+
+def _written(folder: Path) -> tuple[int, ...]:
+    states = (state_of(folder / name) for name in (EARLIER, SENT, LATEST))
+    return tuple(state.st_mtime_ns if state else 0 for state in states)
 
 
 @lru_cache(maxsize=1)

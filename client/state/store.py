@@ -22,6 +22,7 @@ from fedappeal.system.files import (
     read_safetensors,
     read_values,
     set_aside,
+    state_of,
     write_safetensors,
 )
 
@@ -109,9 +110,9 @@ class DiskStore:
         return {}
 
     def written_at(self, name: str) -> float:
-        """Return when the record of that name was written, in seconds since the epoch."""
-        path = self.path(name)
-        return (path if path.exists() else self._copy(name)).stat().st_mtime
+        """Return when the record of that name was written, in seconds since the epoch; 0: it is not there."""
+        state = state_of(self.path(name)) or state_of(self._copy(name))
+        return state.st_mtime if state else 0.0
 
     def write(self, name: str, record: StoredRecord) -> None:
         """Replace the record of that name atomically, and wait until it is on the disk.
@@ -150,15 +151,14 @@ class DiskStore:
 
         The copy is read where the record is damaged or lost. None where neither is there.
         """
-        path, copy = self.path(name), self._copy(name)
-        if not path.exists():
-            return read(copy) if copy.exists() else None
+        copy = self._copy(name)
         try:
-            return read(path)
+            found = _read_if_there(self.path(name), read)
         except ConfigError:
             if not (copy.exists() and _readable(copy)):
                 raise
-            return read(copy)
+            found = None
+        return _read_if_there(copy, read) if found is None else found
 
     def _copy(self, name: str) -> Path:
         return self.folder / _COPIES / f"{name}.safetensors"
@@ -189,6 +189,16 @@ def is_precious(name: str) -> bool:
 def _record(path: Path) -> StoredRecord:
     arrays, values = read_safetensors(path)
     return StoredRecord(values, arrays)
+
+
+def _read_if_there(path: Path, read: Callable[[Path], T]) -> T | None:
+    """Return what is read of a file; None where it is not there, or another process deletes it meanwhile."""
+    try:
+        return read(path) if path.exists() else None
+    except ConfigError:
+        if path.exists():
+            raise
+        return None
 
 
 def _readable(path: Path) -> bool:

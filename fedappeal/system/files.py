@@ -163,6 +163,13 @@ def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         raise ConfigError(f"file '{path}' cannot be read: {error}") from None
 
 
+def state_of(path: Path) -> os.stat_result | None:
+    """Return a file's state; None where it has none: another process may have deleted it since it was listed."""
+    with suppress(OSError):
+        return path.stat()
+    return None
+
+
 def check_memory(path: Path) -> None:
     """Check that a file and a copy of its arrays fit into memory.
 

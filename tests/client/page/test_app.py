@@ -10,13 +10,16 @@ from client.approval import asking
 from client.limits.limits import Limits, read_limits, write_limits
 from client.limits.presets import PRESETS, preset, preset_of
 from client.page.app import limits_data, volunteer_app
-from client.process.owner import PAUSED, departures, note_name
+from client.process.owner import PAUSED, departures, note_name, reset
 from client.state.activity import Activity, Judged
+from client.state.preferred import kept_models
 from client.state.receipts import SENT, Receipts
 from client.state.signs import working
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
+from fedappeal.trained.card import ModelCard
 from fedappeal.web.serving import PagePlace, ServedPage, serve_page
+from tests.client.page.test_beside import remember
 
 
 @pytest.fixture
@@ -134,6 +137,23 @@ def test_leave_and_erase(owner: httpx.Client, tmp_path: Path) -> None:
     assert departures(DiskStore(tmp_path)) == set()
     owner.post("/do/erase").raise_for_status()
     assert owner.get("/data.json").json()["runs"] == []
+
+
+def test_what_another_process_erases_while_a_page_is_made_is_left_out(
+    owner: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember(tmp_path)
+    assert len(owner.get("/data.json").json()["models"]) == 1
+
+    def listed(store: DiskStore) -> dict[str, ModelCard]:
+        cards = kept_models(store)
+        reset(tmp_path, forget=True)
+        return cards
+
+    monkeypatch.setattr("client.page.app.kept_models", listed)
+    assert owner.get("/data.json").json()["models"] == []
+    remember(tmp_path)
+    assert owner.get("/model/preferred-first").status_code == 404
 
 
 def test_limits_are_kept_and_a_bad_one_changes_nothing(owner: httpx.Client, tmp_path: Path) -> None:

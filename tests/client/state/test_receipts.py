@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from client.state import receipts
 from client.state.receipts import EARLIER, LATEST, SENT, ReceiptChain, Receipts, read_receipts
+from fedappeal.record.lines import WrittenLine, written_lines
 
 
 def written(folder: Path, number: int, most: int = receipts.MOST_BYTES) -> Receipts:
@@ -101,6 +103,21 @@ def test_a_kill_between_the_two_files_loses_nothing(tmp_path: Path) -> None:
     os.replace(tmp_path / SENT, tmp_path / EARLIER)
     written(tmp_path, 2)
     assert (numbers(read_receipts(tmp_path)), read_receipts(tmp_path).problem) == ([1, 2, 3, 4, 5], "")
+
+
+def test_what_is_written_while_they_are_read_breaks_no_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, 3, most=300)
+    waiting = [SENT]
+
+    def read(path: Path) -> Iterator[WrittenLine]:
+        if path.name in waiting:
+            waiting.clear()
+            written(tmp_path, 9, most=300)
+        return written_lines(path)
+
+    monkeypatch.setattr(receipts, "written_lines", read)
+    kept = read_receipts(tmp_path)
+    assert (kept.problem, numbers(kept)[-1], waiting) == ("", 12, [])
 
 
 def test_a_full_disk_leaves_no_part_of_a_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

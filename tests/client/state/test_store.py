@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 from client.state.store import ContextStore, DiskStore
 from fedappeal.core.local_rule import Store, StoredRecord
-from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import write_safetensors
+from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.system.files import Array, read_safetensors, write_safetensors
 
 scalars = st.one_of(
     st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text(st.characters(codec="ascii"))
@@ -114,6 +114,24 @@ def test_a_file_that_is_no_record_is_one_line(tmp_path: Path) -> None:
             store.look("it")
         assert "\n" not in str(error.value)
         assert path.read_bytes() == content, "looking changes nothing"
+
+
+@pytest.mark.parametrize("name", ["model", "identity"])
+def test_a_record_that_is_deleted_while_it_is_read_is_none(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner's `reset` is another process."""
+    store = DiskStore(tmp_path)
+    store.write(name, StoredRecord({"number": 1}))
+
+    def read(path: Path) -> tuple[dict[str, Array], dict[str, Scalar]]:
+        store.delete(name)
+        return read_safetensors(path)
+
+    monkeypatch.setattr("client.state.store.read_safetensors", read)
+    assert store.look(name) is None
+    assert store.read(name) is None
+    assert store.written_at(name) == 0
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
