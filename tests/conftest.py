@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -51,3 +53,14 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from what is imported: Flower, for one, collects whenever it reads a message."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def folder_of_ray() -> Iterator[None]:
+    """Give Ray a folder of these tests alone: in the common one it waits for a cluster that was killed before."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setenv("RAY_TMPDIR", folder)
+        yield

@@ -94,7 +94,7 @@ def marked(tmp_path: Path) -> Iterator[Marked]:
     processes = Marked(tmp_path / "flower-home")
     yield processes
     # Flower's executors notice within seconds that their parent is gone.
-    psutil.wait_procs(processes.alive(), timeout=120)
+    psutil.wait_procs(processes.alive(), timeout=240)
     left = processes.alive()
     each(left, psutil.Process.kill)
     assert not left, f"processes left behind: {left}"

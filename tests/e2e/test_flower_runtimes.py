@@ -242,8 +242,8 @@ def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> N
                 marked,
                 superlink.control_address,
                 *("--federation-config", "num-supernodes=3 client-resources-num-cpus=1"),
-                *("-c", f"clients=3 rounds=2 local-steps=5 strategy='mine.fedyogi:FedYogi' out='{folder}'"),
-                *("-c", "local-rule='prox' fedprox.proximal-mu=0.5"),
+                *("-c", f"clients=3 rounds=2 local-steps=5 start-timeout=700 out='{folder}'"),
+                *("-c", "strategy='mine.fedyogi:FedYogi' local-rule='prox' fedprox.proximal-mu=0.5"),
                 *("-c", "set='solo.steps=7 defect.leave-below=0.1 fedyogi.server-lr=0.05'"),
             )
             if "timed out during startup" not in said:
