@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
+from weakref import proxy
 
 import numpy as np
 import torch
@@ -66,6 +67,8 @@ class ClientQueue(Arithmetic):
         self._waiting: dict[str, Callable[[], Any]] = {}
         self._halted: dict[str, tuple[greenlet, Request]] = {}
         self._done: dict[str, Any] = {}
+        self._free: list[greenlet] = []
+        """Greenlets whose client has its result: to make one takes longer than to switch."""
 
     def start(self, name: str, client: Callable[[], Any]) -> None:
         """Add a client under a name; it runs only from `results` on."""
@@ -106,8 +109,9 @@ class ClientQueue(Arithmetic):
         room = max(self._at_once - len(self._halted), not any(name in self._halted for name in clients))
         self._trained_alone = False
         for name in list(islice(chain(first, others), room)):
-            client = greenlet(self._waiting.pop(name))
-            self._resume(name, client, client.switch)
+            # Weak: what has begun is no part of a cycle that Python would find.
+            client = self._free.pop() if self._free else greenlet(partial(ClientQueue._run, proxy(self)))
+            self._resume(name, client, partial(client.switch, name))
 
     def _run_on(self, clients: Sequence[str]) -> None:
         """Answer clients' requests, and resume the clients."""
@@ -130,11 +134,18 @@ class ClientQueue(Arithmetic):
 
     def _resume(self, name: str, client: greenlet, step: Callable[[], Any]) -> None:
         """Resume a client to its end or its next request."""
-        handed = step()
-        if client.dead:
-            self._done[name] = handed
+        if (request := step()) is None:
+            self._free.append(client)
         else:
-            self._halted[name] = (client, handed)
+            self._halted[name] = (client, request)
+
+    def _run(self, name: str) -> NoReturn:
+        """Run a client to its result, then the next one that is named."""
+        all_clients = getcurrent().parent
+        assert all_clients is not None
+        while True:
+            self._done[name] = self._waiting.pop(name)()
+            name = all_clients.switch(None)
 
     def train(self, request: TrainRequest) -> Arrays:
         """Wait for the other clients and train with them, alone where required.

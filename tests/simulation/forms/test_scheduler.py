@@ -1,12 +1,15 @@
 """Which clients are answered together: first those that do not train, then those that train, as one batch."""
 
+import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
+from weakref import WeakSet
 
 import pytest
 import torch
-from greenlet import getcurrent
+from greenlet import getcurrent, greenlet
 from torch import nn
 
 from client.training.requests import EvaluateRequest
@@ -129,6 +132,37 @@ def test_no_client_begins_beside_as_many_as_may_be_under_way() -> None:
         ["measure c", "measure d"],
         ["train d", "train c"],
     ]
+
+
+@pytest.mark.parametrize("joining", ["", "bd", "abcdef"])
+def test_as_many_greenlets_as_are_under_way_run_all_clients_and_keep_none_of_them(joining: str) -> None:
+    """Each has memory of its own from the system, which takes longer than what most clients do."""
+    clients, ran_in = Recorder(largest_batch=2, at_once=2), WeakSet[greenlet]()
+
+    class Reply:
+        """As large as a model."""
+
+    def client(name: str) -> Reply:
+        ran_in.add(getcurrent())
+        volunteer(name, name in joining)()
+        return Reply()
+
+    left, replies = set("abcdef"), WeakSet[Reply]()
+    for name in sorted(left):
+        clients.start(name, partial(client, name))
+    gc.disable()
+    try:
+        while left:
+            came = clients.results(sorted(left))
+            left -= came.keys()
+            replies.update(came.values())
+            del came
+            assert not replies
+        assert len(ran_in) == 2
+        del clients
+        assert not ran_in
+    finally:
+        gc.enable()
 
 
 def test_a_named_client_begins_without_room_where_only_others_are_under_way() -> None:
