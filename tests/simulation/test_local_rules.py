@@ -13,9 +13,11 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.forms.batched import Examples
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
+from fedappeal.tasks.examples import Split
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic",
@@ -104,3 +106,20 @@ def test_batched_clients_follow_the_schedule_as_sequential_ones_do(
     constant = simulated(tmp_path / "constant", config.model_copy(update={"lr_schedule": "constant"}))
     there = read_safetensors(constant.path / MODEL)[0]
     assert any(abs(values - there[name]).max() > 1e-3 for name, values in one.items())
+
+
+@pytest.mark.parametrize("rule", ["pfedme", "perfedavg"])
+def test_examples_of_a_minibatch_are_gathered_once_for_all_steps_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    gathered: list[torch.Tensor | slice] = []
+    take = Examples.take
+
+    def counted(self: Examples, rows: torch.Tensor | slice) -> Split:
+        gathered.append(rows)
+        return take(self, rows)
+
+    monkeypatch.setattr(Examples, "take", counted)
+    simulated(tmp_path, config_of(strategy=rule, local_rule="auto", rounds=1, participation="always"), "layers")
+    minibatches = [rows.data_ptr() for rows in gathered if isinstance(rows, torch.Tensor)]
+    assert len(minibatches) == len(set(minibatches)) >= 5

@@ -7,8 +7,9 @@ the form's: by batched layers (`layered`), or by PyTorch's vmap (`vectorised`).
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from client.training.noise import begin_forward_pass
 from fedappeal.core.local_rule import BatchedTerms, LocalRule
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.training import LocalTrainingSettings
+from fedappeal.system.last_result import LastResult
 from fedappeal.tasks.examples import Split, Structure, tensors_of
 from fedappeal.tasks.share import names_of
 
@@ -283,7 +285,12 @@ class StackedProblem:
     def loss_of(self, model: nn.Module, minibatch: Tensor) -> Tensor:
         """Return the sum of the clients' losses, whose gradient by a client's parameters is its own loss's."""
         begin_forward_pass(next(self._passes))
-        return self.form.loss(self.clients, self.examples.take(minibatch), self.batches.weights[0])
+        return self.form.loss(self.clients, self._taken(minibatch), self.batches.weights[0])
+
+    @cached_property
+    def _taken(self) -> Callable[[Tensor], Split]:
+        """Returns a minibatch's examples: a rule may take several steps on one."""
+        return LastResult(self.examples.take)
 
 
 @torch.enable_grad()
