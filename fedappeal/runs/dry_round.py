@@ -55,7 +55,7 @@ CONDITIONS: tuple[dict[str, Any], ...] = (
 """What a strategy has to stand: all clients, a sample, that some leave, come and go, only evaluate; bounds."""
 _SMALL = {"task": "synth", "model": "auto", "partition": "auto", "share": "auto", "initial_model": ""}
 """Settings of a task whose data every machine has, and of its small model."""
-_FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "make", "reply", "train")
+_FAULTY = ("finish", "update", "carried", "summarise", "weight", "add", "report", "decide", "make", "reply", "train")
 """Methods one of which is meant where an error came through no line of the author's."""
 
 

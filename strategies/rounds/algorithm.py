@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from fedappeal.core.algorithm import ClientSide, Part
+from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError, RunConfig
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.reply import checked_weight
@@ -214,6 +215,19 @@ class Algorithm(ClientSide):
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up what `carried` returned; an empty dict is left out."""
+
+
+def carried_by(algorithm: Algorithm) -> Mapping[str, Any]:
+    """Return what an algorithm carries from round to round.
+
+    Raises:
+        ConfigError: its `carried` returns no dict.
+    """
+    carried: object = algorithm.carried()
+    if not isinstance(carried, Mapping):
+        returned = one_line(repr(carried), 80)
+        raise ConfigError(f"strategy {algorithm.name} returned {returned} from carried(): a dict is allowed")
+    return carried
 
 
 def check_influence(kind: type[Algorithm], influence: str, aggregation: str) -> None:

@@ -11,7 +11,7 @@ from fedappeal.core.places import place_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError
-from strategies.rounds.algorithm import Algorithm
+from strategies.rounds.algorithm import Algorithm, carried_by
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.replies import read_train
 from strategies.rounds.flower_keywords import numbers_of
@@ -169,7 +169,7 @@ class Intake:
         algorithm = self._algorithm
         # An algorithm that refuses joiners does so when it finishes: only then it is known who is left.
         suspected = algorithm.may_refuse or self._cut_alone(bounds)
-        carried = copy.deepcopy({name: v for name, v in algorithm.carried().items() if v}) if suspected else {}
+        carried = copy.deepcopy({name: v for name, v in carried_by(algorithm).items() if v}) if suspected else {}
         self.round.metrics["bounded"] = float(len(bounds.cut | bounds.against))
         model = self._finished_model()
         if suspected and self._cut_alone(bounds):

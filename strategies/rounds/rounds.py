@@ -16,7 +16,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
-from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
+from strategies.rounds.algorithm import Algorithm, carried_by, refuse_batch_norm
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.exchange import Addressed
 from strategies.rounds.exchange.members import Member, Members, Probation, sampling_order
@@ -93,7 +93,7 @@ class Rounds:
         loop |= self.divergence.state() | self.last_good.state()
         of_rounds = {_LOOP: loop, _INFLUENCE: self.medians.state()}
         of_rounds |= {_direction_of(record): dict(one.vectors) for record, one in self.directions.items()}
-        if reserved := of_rounds.keys() & (carried := self.algorithm.carried()).keys():
+        if reserved := of_rounds.keys() & (carried := carried_by(self.algorithm)).keys():
             raise ConfigError(
                 f"strategy {self.algorithm.name} carries '{min(reserved)}', which is the rounds' own: choose another "
                 "name"

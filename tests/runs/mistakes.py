@@ -22,6 +22,14 @@ MISTAKES = {
         """,
         r"returned None \(a forgotten return\?\) as the next model: .* KEEP_MODEL",
     ),
+    "carried() without a return": (
+        """
+        class X(FedAvg):
+            def carried(self):  # HERE
+                self.steps = {"steps": {"count": 3}}
+        """,
+        r"strategy \S+ returned None from carried\(\): a dict is allowed",
+    ),
     "a misspelt attribute": (
         """
         class X(FedAvg):

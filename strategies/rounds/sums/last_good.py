@@ -16,7 +16,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
-from strategies.rounds.algorithm import Algorithm
+from strategies.rounds.algorithm import Algorithm, carried_by
 from strategies.rounds.round import Hooks, RoundRecord, packed_state, unpacked_state
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class LastGood:
 
     def _keep(self, server_round: int, model: "ArrayRecord") -> None:
         self.server_round, self._model, self._where = server_round, model, _CURRENT
-        self._carried = packed_state(self._algorithm.carried())  # a copy: the algorithm may change its own in place
+        self._carried = packed_state(carried_by(self._algorithm))  # a copy: the algorithm may change its own in place
 
     # -- in a checkpoint -----------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class LastGood:
         self._where = str(loop.get("good-model", _CURRENT))
         self.best, self.initial = float(loop.get("best-loss", math.inf)), loop.get("initial-loss")
         if self._where == _INITIAL:
-            self._carried = packed_state(self._algorithm.carried())  # before its first round
+            self._carried = packed_state(carried_by(self._algorithm))  # before its first round
         if self._where == _KEPT:
             model = records[_MODEL]
             assert isinstance(model, ArrayRecord)
