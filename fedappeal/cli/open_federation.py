@@ -266,6 +266,8 @@ def open_federation(
     words = [*settings.arguments(path, options), *given]
     with command.make_context("superlink", words) as context:
         addresses = _addresses(context.args, hosts or settings.hosts, settings.texts)
+        if not addresses.fleet:
+            raise ConfigError("simulation is not allowed: clients of a federation come to its Fleet API")
         join = settings.texts["join-address"] if addresses.join else ""
         # What clients have from invitations is among the names that the certificate has to hold.
         invited = [address.rpartition(":")[0] for address in (addresses.fleet, addresses.join) if address]

@@ -93,6 +93,8 @@ class Ports:
                 f"fleet-api-type = '{options.fleet_api_type}' is not allowed: {_GRPC}, which is what clients of "
                 "fedappeal speak"
             )
+        if options.insecure and options.enable_supernode_auth:
+            raise ConfigError("insecure is not allowed with enable-supernode-auth: keys are checked over TLS alone")
         address = (options if FLEET_OVER_GRPC else of_http).fleet_api_address
         fleet = "" if options.simulation else address or _FLEET_ADDRESS
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -147,21 +149,21 @@ def _parsers() -> tuple[Any, Any]:
     if not FLEET_OVER_GRPC:
         http_parser.add_argument(FLEET, default="", help="HOST:PORT of the Fleet API")
     parser = flower._parse_args_run_superlink()
+    for name in _NOT_HERE & parser._option_string_actions.keys():
+        action = parser._option_string_actions.pop(name)
+        action.container._remove_action(action)
     parser.error = http_parser.error = _refuse
     return http_parser, parser
 
 
-_WITHOUT_EFFECT = {"-h", "-V", "--auth-list-public-keys", "--control-api-address"}
-_WITHOUT_EFFECT |= {"--allow-runtime-dependency-installation"}
+_NOT_HERE = {"--auth-list-public-keys", "--control-api-address", "--allow-runtime-dependency-installation"}
 """Flower calls further ones deprecated in its newest version, which a SuperLink here takes all the same."""
 
 
 def superlink_actions() -> list[Action]:
-    """Return the options of a SuperLink that help shows, without those that have no effect here."""
+    """Return the options of a SuperLink that help shows, besides help and version."""
     actions = [action for parser in _parsers() for action in parser._actions]
-    return [
-        action for action in actions if action.option_strings[0] not in _WITHOUT_EFFECT and action.help != SUPPRESS
-    ]
+    return [action for action in actions if SUPPRESS not in (action.default, action.help)]
 
 
 def given_options(arguments: Sequence[str]) -> dict[str, Any]:
