@@ -19,6 +19,7 @@ import numpy as np
 from fedappeal.core.places import reason, with_place
 from fedappeal.core.plugins import is_ours
 from fedappeal.protocol.packing import Arrays
+from fedappeal.record.columns import check_names
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MODEL
 from fedappeal.runs.plan import RunPlan, simulate_plan
@@ -55,7 +56,7 @@ CONDITIONS: tuple[dict[str, Any], ...] = (
 """What a strategy has to stand: all clients, a sample, that some leave, come and go, only evaluate; bounds."""
 _SMALL = {"task": "synth", "model": "auto", "partition": "auto", "share": "auto", "initial_model": ""}
 """Settings of a task whose data every machine has, and of its small model."""
-_FAULTY = ("finish", "update", "carried", "summarise", "weight", "add", "report", "decide", "make", "reply", "train")
+_FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "make", "reply", "train")
 """Methods one of which is meant where an error came through no line of the author's."""
 
 
@@ -69,6 +70,7 @@ def check_plugins(plan: RunPlan, device: str) -> None:
     Raises:
         ConfigError: a line for each thing that is wrong, with file and line.
     """
+    check_names(plan.task.metric, plan.task.other_metrics)
     if lines := list(dict.fromkeys(_mistakes(plan, device))):
         raise ConfigError("\n".join(lines))
 
@@ -77,12 +79,18 @@ def for_submission(plan: RunPlan) -> RunPlan:
     """Return the run on a task whose data every machine has.
 
     On its own task, where that is the author's and here.
+
+    Raises:
+        ConfigError: the author's task has a metric that `check_names` refuses.
     """
     if not is_ours(plan.plugins.task):
+        task: Any = Task
         with suppress(Exception):  # its data may be elsewhere
-            plan.task.check()
-            plan.task.load(0)
+            task = plan.task
+            task.check()
+            task.load(0)
             return plan
+        check_names(task.metric, task.other_metrics)
     return replace(plan, plugins=_plugins_of(plan.config.model_copy(update=_SMALL)))
 
 

@@ -6,6 +6,7 @@ import re
 import textwrap
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedappeal.core.registry import STRATEGIES
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.runs import dry_round
 from fedappeal.runs.checks import check_learns_here
-from fedappeal.runs.dry_round import CONDITIONS, DryRun
+from fedappeal.runs.dry_round import CONDITIONS, DryRun, check_plugins
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.launch.observers import RunUnfinished
 from fedappeal.runs.launch.superlink import Submission
@@ -257,6 +258,40 @@ def test_a_submission_tries_its_task_where_the_data_is_here_and_makes_its_model(
     plan = deployed_plan({**settings, "out": "/far/away"})
     with pytest.raises(ConfigError, match=said):
         Submission(RemoteSuperLink("127.0.0.1:1")).check(plan)
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+@pytest.mark.parametrize("metric", ["joined", "central-accuracy"])
+def test_a_submission_and_a_check_refuse_a_metric_that_is_a_column_of_the_run(
+    metric: str, elsewhere: bool, mine: Path
+) -> None:
+    data = "raise FileNotFoundError" if elsewhere else "return Digits(self.settings).load(client)"
+    write(
+        mine,
+        f"""
+        from fedappeal.tasks.datasets.digits import Digits
+
+        class X(Task):
+            num_classes, input_shape = 10, (64,)
+
+            def __init__(self, settings, data_dir=None):
+                super().__init__(settings, data_dir)
+                self.other_metrics = ("{metric}",)
+
+            def initial_model(self, seed):
+                return torch.nn.Linear(64, 10)
+
+            def load(self, client):
+                {data}
+
+            def metrics(self, outputs, y):
+                return {{**super().metrics(outputs, y), "{metric}": 1.0}}
+        """,
+    )
+    plan = deployed_plan({"task": f"{mine.stem}:X", "out": "/far/away"})
+    for refuse in (Submission(RemoteSuperLink("127.0.0.1:1")).check, partial(check_plugins, device="cpu")):
+        with pytest.raises(ConfigError, match=f"^metric = '{metric}' is not allowed: another number of the run"):
+            refuse(plan)
 
 
 def test_a_resumed_run_and_not_each_seed_of_a_sweep_is_tried(
