@@ -303,10 +303,10 @@ class GivenModel:
         if isinstance(self.source, str):
             if is_own_model(self.source):
                 MODELS.package(self.source)
+            needs = "whole numbers as labels, no loss of your own" if self.input_shape else "rows or images as inputs"
             if not self.input_shape or not self.num_classes:
                 raise ConfigError(
-                    f"model = {self.source!r} is not allowed: it classifies examples of one shape; give a "
-                    "torch.nn.Module of your own"
+                    f"model = {self.source!r} is not allowed: it needs {needs}; give a torch.nn.Module of your own"
                 )
         elif not isinstance(self.source, nn.Module) and not callable(self.source):
             raise ConfigError(f"model = {self.source!r} is not allowed: {WAYS}")

@@ -129,9 +129,10 @@ def _check_classes(task: Task, outputs: object) -> None:
     counted = task.classes_are_declared and type(task).loss is Task.loss  # a loss of one's own may need more
     more = counted and outputs.shape[1] > classes
     if more or outputs.shape[1] < classes:
-        raise ConfigError(
-            f"model is not allowed: it has {outputs.shape[1]} outputs, the labels are 0 to {classes - 1}"
-        )
+        labels = f"labels are 0 to {classes - 1}"
+        if len(names := task.class_names) == classes:
+            labels = f"classes have {classes} names, {names[0]!r} to {names[-1]!r}"
+        raise ConfigError(f"model is not allowed: it has {outputs.shape[1]} outputs, the {labels}")
 
 
 def _dimensions(outputs: Any, examples: int) -> list[tuple[str, int, bool]]:

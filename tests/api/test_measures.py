@@ -18,7 +18,7 @@ from fedappeal.api.program_task import GivenTask, MeasuredTask, given_task
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks.task import Task
-from tests.api.blobs import QUICK, Net, in_folder, losses, pairs
+from tests.api.blobs import QUICK, Net, in_folder, losses, pairs, side
 
 __all__ = ["in_folder"]
 
@@ -86,6 +86,18 @@ def test_labels_without_a_default_are_named(labels: Tensor, loss: Any, said: str
     data = [((torch.zeros(4, 6), labels), (torch.zeros(4, 6), labels))]
     with pytest.raises(ConfigError, match=re.escape(said)):
         task(data, Net, loss)
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+def test_a_classifier_by_name_says_what_it_needs(model: str) -> None:
+    x, y = side(8, 0)
+    for inputs, labels, loss, needs in (
+        (x, y.float(), None, "whole numbers as labels, no loss of your own"),
+        (x, y, functional.cross_entropy, "whole numbers as labels, no loss of your own"),
+        ({"a": x}, y, None, "rows or images as inputs"),
+    ):
+        with pytest.raises(ConfigError, match=f"model = '{model}' is not allowed: it needs {needs}; give a torch"):
+            task([((inputs, labels), (inputs, labels))], model, loss)
 
 
 def test_a_model_may_know_more_classes_than_the_labels_show() -> None:

@@ -219,6 +219,21 @@ def test_a_dict_names_its_clients(tmp_path: Path) -> None:
         _ = OwnData({"Köln": (side(9, 0), side(0, 1))}).clients
 
 
+@pytest.mark.parametrize(
+    ("names", "recorded"), [((3, 0, 2), ["3", "0", "2"]), ((0, "", 2), ["0", "", "2"]), ((0, 1, 2), None)]
+)
+def test_all_clients_have_their_names_or_none_has(names: Any, recorded: Any) -> None:
+    facts = OwnData(dict(zip(names, pairs(3), strict=True))).facts
+    assert [*facts["clients"].values()] == recorded if recorded else not facts
+
+
+def test_classes_that_no_label_has_are_said_to_be_named() -> None:
+    data = TensorDataset(*side(90, 0))
+    data.classes = ["ant", "bee", "cat"]  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"it has 2 outputs, the classes have 3 names, 'ant' to 'cat'$"):
+        fedappeal.simulate("fedavg", data=data, model=Net, **QUICK, **DEALT)
+
+
 class Endless(IterableDataset[Any]):
     """A stream, with a length that helps nobody."""
 
