@@ -303,13 +303,14 @@ def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = w
         raise ConfigError(
             f"'{path}' holds a run that has finished in round {ended['round']}: {ended['reason']}; it cannot continue"
         )
-    if rounds is not None and rounds <= done:
+    longer = config if rounds in (None, config.rounds) else config.continued(rounds)
+    if rounds is not None and longer.rounds <= done:
         raise ConfigError(f"rounds = {rounds} is not allowed: more than the {done} that the run in '{path}' has done")
     if rounds is None and ended and ended["round"] >= config.rounds:
         raise ConfigError(
             f"'{path}' holds a run that has finished all its {config.rounds} rounds (--rounds N: continue to N)"
         )
-    return config if rounds is None or rounds == config.rounds else config.continued(rounds)
+    return longer
 
 
 def mend_files(folder: RunFolder, say: Callable[[str], None], usable: Usable = without_memory) -> UsableCheckpoint:

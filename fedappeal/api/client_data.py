@@ -198,6 +198,14 @@ def _central_split(test: Any, task: Task, seed: int) -> Split:
     return Split(torch.from_numpy(scaler.pooled.scaled(x.double().numpy())).float(), split.y)
 
 
+def _figure(key: object, value: Any) -> float:
+    try:
+        return float(value)
+    except Exception:  # each library has its own error for what is no number
+        text = one_line(repr(value), 80)
+        raise ConfigError(f"evaluate is not allowed: it returned {key!r}: {text}; a dict of numbers is") from None
+
+
 def central_evaluation(test: Any, task: Task, seed: int, device: torch.device) -> Callable[[int, Arrays], Any]:
     """Return the function that evaluates models on the server.
 
@@ -230,6 +238,6 @@ def central_evaluation(test: Any, task: Task, seed: int, device: torch.device) -
         model.eval()
         if not isinstance(result, Mapping):
             raise ConfigError(f"evaluate is not allowed: it returned {type(result).__name__}; a dict of numbers is")
-        return {PREFIX + str(key).replace("-", "_"): float(value) for key, value in result.items()}
+        return {PREFIX + str(key).replace("-", "_"): _figure(key, value) for key, value in result.items()}
 
     return central

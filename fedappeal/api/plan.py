@@ -65,7 +65,7 @@ class OwnData:
         kind, package = type(self.data), package_of(self.data)
         if package == "pandas":
             return rows_of_frame(self.data, self.columns)
-        names_clients = bool(self.columns.client or self.columns.partitioner)
+        names_clients = bool(self.columns.client) or self.columns.partitioner is not None
         is_split = any(base.__name__ == "DatasetDict" for base in kind.__mro__)
         if is_split or (package == "datasets" and not names_clients):
             if names_clients:
@@ -100,10 +100,11 @@ class OwnData:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The data's entry in the run's folder: the clients' names, if distinct."""
-        names = self.names
-        by_client = {client_of_partition(k): name for k, name in enumerate(names) if name != str(k)}
-        return {CLIENTS: by_client} if by_client and len({*names}) == len(names) else {}
+        """The data's entry in the run's folder: the clients' names, if distinct and not their numbers."""
+        names = [*self.names]
+        if names == [str(k) for k in range(len(names))] or len({*names}) < len(names):
+            return {}
+        return {CLIENTS: {client_of_partition(k): name for k, name in enumerate(names)}}
 
     def settings(self, settings: Mapping[str, Any], task: Any) -> dict[str, Any]:
         """Return the settings that follow from the data.
@@ -206,6 +207,17 @@ class TaskParts:
         task.feature_names, task.categories, task.scaler = form.feature_names, form.categories, scaler
         task.standardises_tables = scaler is not None
         return task
+
+
+def plugin_settings_of(given: Any) -> dict[str, Any]:
+    """Return the settings of plug-ins that a program gives as ``set``; None: none.
+
+    Raises:
+        ConfigError: it is no dict.
+    """
+    if not isinstance(given, Mapping | None):
+        raise ConfigError(f"set = {given!r} is not allowed: a dict of settings of plug-ins, by 'NAME.KEY', is")
+    return {str(key): value for key, value in (given or {}).items()}
 
 
 NO_FOLDER = Path()

@@ -4,6 +4,7 @@ import html
 from os import PathLike
 from pathlib import Path
 
+from fedappeal.system.files import path_of
 from fedappeal.views.report.report import ReportOptions, report_text, write_report
 
 
@@ -23,7 +24,7 @@ class Report:
         Raises:
             ConfigError: no round is finished, or a file that cannot be written.
         """
-        return write_report([self._path], ReportOptions(Path(output), single_file=True))
+        return write_report([self._path], ReportOptions(path_of("output", output), single_file=True))
 
     def __repr__(self) -> str:
         return f"Report({self._path.name})"

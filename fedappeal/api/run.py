@@ -21,7 +21,7 @@ from fedappeal.api.report import Report
 from fedappeal.api.silence import Notice, silence
 from fedappeal.api.trained import check_export, export, predict_table
 from fedappeal.core.plugins import ALL, Allowed
-from fedappeal.data.columns import Columns
+from fedappeal.data.columns import Columns, names_of
 from fedappeal.data.scaling import POOLED
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
@@ -30,12 +30,12 @@ from fedappeal.record.columns import CARD, SUMMARY, shown_in, templates, units
 from fedappeal.record.folder import GIVEN, names_in_data
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record, Snapshot
-from fedappeal.runs.checks import check_allowed
+from fedappeal.runs.checks import check_allowed, check_device
 from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.process_wide import check_threads
-from fedappeal.system.files import read_safetensors
+from fedappeal.system.files import path_of, read_safetensors
 from fedappeal.system.wording import natural_order, short_path
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
@@ -228,7 +228,7 @@ class Run:
         """
         if self.temporary is None:
             raise ConfigError(f"keep is not allowed: the run's folder stays already: '{self.path}'")
-        folder = Path(path).absolute() if path else new_folder(self.path.name)
+        folder = path_of("path", path).absolute() if path not in ("", None) else new_folder(self.path.name)
         try:
             shutil.copytree(self.path, folder, dirs_exist_ok=not path)
         except OSError as error:
@@ -274,7 +274,8 @@ class Run:
         if (scaler := getattr(trained.task, "scaler", None)) is not None:
             pooled = isinstance(scale_from, str) and scale_from == POOLED
             scale_from = scaler.pooled if pooled else scaler if scale_from is None else scale_from
-        chosen = Columns(tuple(features), label)
+        check_device(device)
+        chosen = Columns(names_of(features), label)
         predictions, _ = predict_table(trained, data, chosen, pick_device(device), scale_from)
         frame = pandas().DataFrame(predictions.lines, columns=Prediction._fields)
         frame.attrs |= {"metrics": predictions.metrics, "round": trained.card.round}
@@ -291,7 +292,8 @@ class Run:
         Raises:
             ConfigError: one line: a form or output that is not allowed, or as `model`.
         """
-        made = check_export(to, Path(output) if output else None, self.path.name, model_file(self.path))
+        file = path_of("output", output) if output else None
+        made = check_export(to, file, self.path.name, model_file(self.path))
         export(trained := self._trained_model(), to, made)
         if trained.card.scale != "none":
             warnings.warn(SCALED_OUTSIDE, Notice, stacklevel=2)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from fedappeal.api.run import FIGURES, Run, shown_value
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.system.files import replace_file
+from fedappeal.system.files import path_of, replace_file
 from fedappeal.system.wording import in_columns
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import pandas
@@ -37,7 +37,7 @@ class Picture:
             ConfigError: no run has a finished round, or matplotlib is not installed.
         """
         check_picture(Path("picture.png"))
-        self.figure = draw_comparison(compare_runs(read_runs(runs)[0], baseline))
+        self.figure = draw_comparison(compare_runs(read_runs(runs)[0], str(baseline)))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the picture into a ``.png`` or ``.svg`` file.
@@ -45,7 +45,7 @@ class Picture:
         Raises:
             ConfigError: another ending.
         """
-        check_picture(Path(path))
+        check_picture(path_of("path", path))
         replace_file(Path(path), picture_bytes(self.figure, Path(path).suffix))
 
     def _repr_png_(self) -> bytes:

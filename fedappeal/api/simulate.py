@@ -9,7 +9,7 @@ from typing import Any
 
 from fedappeal.api.execution import TemporaryFolder, Watching, check_run
 from fedappeal.api.measures import TASKS_OWN, Measures
-from fedappeal.api.plan import TaskParts, facts_of, given_again, plan_of
+from fedappeal.api.plan import TaskParts, facts_of, given_again, plan_of, plugin_settings_of
 from fedappeal.api.program_task import MEASURES
 from fedappeal.api.progress import show_progress
 from fedappeal.api.run import Run, run_in_new_folder
@@ -19,6 +19,7 @@ from fedappeal.record.folder import GIVEN, KIND, SIMULATION, check_new
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.options import Simulation
+from fedappeal.system.files import path_of
 from fedappeal.views.tracking.tracker import chosen_trackers
 from server.build import Objects
 
@@ -85,13 +86,13 @@ def simulate(
     """
     with silence(quiet):
         how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
-        trackers, plugin_settings = chosen_trackers(track, set or {})
-        columns, measures = TableColumns(client, label, tuple(features), partitioner), Measures.of(loss, metrics)
+        trackers, plugin_settings = chosen_trackers(track, plugin_settings_of(set))
+        columns, measures = TableColumns(client, label, features, partitioner), Measures.of(loss, metrics)
         parts = TaskParts.of(data, columns, model, measures)
         plan = plan_of(strategy, task, parts, settings, plugin_settings, data_dir)
         watching = Watching(evaluate, on_round, quiet, trackers, keep_models)
-        if out:
-            check_new(Path(out))
+        if out not in ("", None):
+            check_new(path_of("out", out))
         check_run(plan, how, watching)
         warn_of([*plan.unused, *how.notes()])
         config = plan.config
@@ -131,15 +132,15 @@ def load(
     Raises:
         ConfigError: no run is there, or what is given is not what the run began with.
     """
-    trackers, others = chosen_trackers(track, set or {})
+    trackers, others = chosen_trackers(track, plugin_settings_of(set))
     if others:
         raise ConfigError(f"set = '{next(iter(others))}' is not allowed: settings of the trackers in track alone")
-    folder = Path(path).absolute()
+    folder = path_of("path", path).absolute()
     recorded = Record(folder).config
     if recorded.get("runtime", {}).get(KIND) != SIMULATION:
         return Run(folder, allow=allow)
     how = Simulation.of_runtime(recorded["runtime"])
-    columns, measures = TableColumns(client, label, tuple(features), partitioner), Measures.of(loss, metrics)
+    columns, measures = TableColumns(client, label, features, partitioner), Measures.of(loss, metrics)
     parts, began = TaskParts.of(data, columns, model, measures), recorded.get(GIVEN, {})
     given = Objects()
     if parts.given or task is not None or strategy is not None:

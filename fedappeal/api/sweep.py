@@ -15,7 +15,7 @@ from typing import Any
 
 from fedappeal.api.execution import TemporaryFolder, Watching, check_run
 from fedappeal.api.measures import Measures
-from fedappeal.api.plan import NO_FOLDER, TaskParts, chosen_of, plan_of
+from fedappeal.api.plan import NO_FOLDER, TaskParts, chosen_of, plan_of, plugin_settings_of
 from fedappeal.api.progress import show_progress
 from fedappeal.api.run import Run, run_in_new_folder
 from fedappeal.api.runs import Runs
@@ -29,6 +29,7 @@ from fedappeal.runs.plan import RunPlan, check_distinct, combinations, foreign_s
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.engine import quiet
 from fedappeal.simulation.options import Simulation
+from fedappeal.system.files import path_of
 from server.build import Objects
 from strategies.rounds.strategy import Strategy
 
@@ -78,9 +79,9 @@ def sweep(
     """
     with silence(quiet):
         machine = Machine(jobs, threads)
-        columns, measures = TableColumns(client, label, tuple(features), partitioner), Measures.of(loss, metrics)
+        columns, measures = TableColumns(client, label, features, partitioner), Measures.of(loss, metrics)
         parts, watching = TaskParts.of(data, columns, model, measures), Watching(evaluate, on_round, quiet)
-        of_plugins = {f"{_SET}{key}": value for key, value in (set or {}).items()}
+        of_plugins = {f"{_SET}{key}": value for key, value in plugin_settings_of(set).items()}
         call = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
         varied = {
             name: _values(name, value) for name, value in call.items() if isinstance(value, list | tuple | range)
@@ -93,8 +94,8 @@ def sweep(
         if jobs > 1:
             machine = machine.for_jobs(len(runs))
         how = Simulation(mode, device, data_dir, machine.threads, evaluation_precision=evaluation_precision)
-        for name in names if out else ():
-            check_new(Path(out, name))
+        for name in names if out not in ("", None) else ():
+            check_new(path_of("out", out) / name)
         unused: Counter[str] = Counter()
         for run in runs:
             plan = run.plan()

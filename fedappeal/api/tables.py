@@ -16,7 +16,7 @@ from torch import Tensor
 from fedappeal.api.client_data import check_clients, single
 from fedappeal.api.silence import Notice
 from fedappeal.data.cells import Cells, Classes, client_of, to_list
-from fedappeal.data.columns import Unfit, plain
+from fedappeal.data.columns import Unfit, names_of, plain
 from fedappeal.data.frames import Frame, HuggingFace, is_one_number
 from fedappeal.data.pixels import Noticed, opaque, pixels_of
 from fedappeal.data.problems import Problems
@@ -37,28 +37,21 @@ class TableColumns:
 
     Attributes:
         client: names a row's client; empty: a partitioner says.
-        label: the label, or several.
+        label: the label, or several; a program may give a name alone.
         features: the inputs; empty: all other columns.
         partitioner: of flwr-datasets; None: by ``client``.
         categories: of inputs that are no numbers: their values; None: as the table says.
     """
 
     client: str = ""
-    label: str | Sequence[str] = ""
+    label: Sequence[str] = ()
     features: Sequence[str] = ()
     partitioner: Any = None
     categories: Mapping[str, Sequence[str]] | None = None
 
-    @property
-    def labels(self) -> list[str]:
-        """The columns of the label."""
-        labels = [self.label] if isinstance(self.label, str | int) else self.label
-        return [plain(str(name)) for name in labels]
-
-    @property
-    def client_column(self) -> str:
-        """The column that names each row's client; empty if there is none."""
-        return plain(str(self.client))
+    def __post_init__(self) -> None:
+        client = "" if self.client is None else plain(str(self.client))
+        self.__dict__.update(client=client, label=names_of(self.label), features=names_of(self.features))
 
     def inputs(self, columns: Sequence[str]) -> list[str]:
         """Return the input columns, checked against the table's.
@@ -66,14 +59,14 @@ class TableColumns:
         Raises:
             ConfigError: a column that is not there, or no label.
         """
-        if not self.labels or "" in self.labels:
+        if not self.label:
             raise ConfigError(f"label is missing: the column to predict, one of {', '.join(columns)}")
-        client = [self.client_column] if self.client else []
-        inputs = [plain(str(name)) for name in self.features]
-        for setting, names in {"client": client, "label": self.labels, "features": inputs}.items():
+        client = [self.client] if self.client else []
+        inputs = list(self.features)
+        for setting, names in {"client": client, "label": self.label, "features": inputs}.items():
             if missing := [name for name in names if name not in columns]:
                 raise ConfigError(f"{setting} = {missing[0]!r} is not a column: {', '.join(columns)}")
-        inputs = inputs or [name for name in columns if name not in (*client, *self.labels)]
+        inputs = inputs or [name for name in columns if name not in (*client, *self.label)]
         if not inputs:
             raise ConfigError("features is missing: no column is left as an input")
         return inputs
@@ -217,7 +210,7 @@ def class_names_in(datasets: Iterable[Any], columns: TableColumns) -> tuple[str,
     """
     from datasets import concatenate_datasets
 
-    labels = columns.labels
+    labels = [*columns.label]
     try:
         together = concatenate_datasets([HuggingFace(dataset).dataset.select_columns(labels) for dataset in datasets])
     except ValueError as error:
@@ -272,11 +265,11 @@ def _read(table: Table, inputs: Sequence[str], columns: TableColumns, class_name
     Raises:
         ConfigError: all that is wrong with it.
     """
-    labels, problems = columns.labels, Problems()
+    labels, problems = columns.label, Problems()
     declared = table.categories if columns.categories is None else columns.categories
     categories = {name: declared[name] for name in inputs if name in declared}
     features = Features(table, inputs, categories)
-    others = [*labels, *([columns.client_column] if columns.client else [])]
+    others = [*labels, *([columns.client] if columns.client else [])]
     x: list[NDArray[np.float64]] = []
     read: list[list[Cells]] = [[] for _ in others]
     try:
@@ -293,7 +286,7 @@ def _read(table: Table, inputs: Sequence[str], columns: TableColumns, class_name
         raise ConfigError("data is not allowed: it has no rows")
     y, names = _labels([_joined_cells(column) for column in read[: len(labels)]], labels, table, class_names)
     owners = [client_of(cell) for column in read[len(labels) :] for part in column for cell in to_list(part)]
-    form = TableForm(names, tuple(inputs), categories, columns.client_column)
+    form = TableForm(names, tuple(inputs), categories, columns.client)
     return TableRows(torch.from_numpy(np.concatenate(x)), y, owners, form)
 
 

@@ -2,9 +2,10 @@
 
 import csv
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
@@ -40,6 +41,13 @@ def plain(name: str) -> str:
     return unicodedata.normalize("NFC", name.strip())
 
 
+def names_of(columns: Any) -> tuple[str, ...]:
+    """Return the names of columns that a program gives, as texts or numbers: one, or several; empty or None: none."""
+    if isinstance(columns, Iterable) and not isinstance(columns, str):
+        return tuple(plain(str(name)) for name in columns)
+    return () if columns in ("", None) else names_of([columns])
+
+
 @dataclass(frozen=True)
 class Columns:
     """The columns to read of a table, chosen by the owner or by `choose`.
@@ -54,7 +62,7 @@ class Columns:
     label: str = ""
 
     def __post_init__(self) -> None:
-        self.__dict__.update(features=tuple(map(plain, self.features)), label=plain(self.label))
+        self.__dict__.update(features=names_of(self.features), label=plain(str(self.label)))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ def check_at_once(at_once: int) -> None:
     Raises:
         ConfigError: fewer than one.
     """
-    if at_once < 1:
-        raise ConfigError(f"jobs = {at_once} is not allowed: at least 1")
+    if not isinstance(at_once, int) or at_once < 1:
+        raise ConfigError(f"jobs = {at_once!r} is not allowed: at least 1")
 
 
 def run_in_parallel(

@@ -9,6 +9,7 @@ from typing import Any
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import KIND, SIMULATION
 from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.system.files import path_of
 
 LAYERS, VMAP, SEQUENTIAL = "layers", "vmap", "sequential"
 AUTO, BATCHED = "auto", "batched"
@@ -61,8 +62,7 @@ class Simulation:
                 raise ConfigError(f"{name} = '{value}' is not allowed: {', '.join(allowed)}")
         if type(self.threads) is not int or not 0 <= self.threads < 2**31:
             raise ConfigError(f"threads = {self.threads!r} is not allowed: 0 (as PyTorch has it) or more")
-        if not isinstance(self.data_dir, str | os.PathLike):
-            raise ConfigError(f"data_dir = {self.data_dir!r} is not allowed: a folder is")
+        path_of("data_dir", self.data_dir)
         if precision != FLOAT32 and self.shared_out:
             raise ConfigError(f"{_PRECISION} = '{precision}' is not allowed with workers: {FLOAT32}")
 

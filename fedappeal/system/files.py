@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
@@ -287,6 +287,21 @@ def delete_unfinished(folder: Path) -> None:
     for file in folder.glob(".*"):
         if _UNFINISHED.fullmatch(file.name) and file.is_file():
             file.unlink(missing_ok=True)
+
+
+def path_of(name: str, given: Any) -> Path:
+    """Return a path that a program gives.
+
+    Args:
+        name: of the argument.
+        given: a text or a path.
+
+    Raises:
+        ConfigError: something else, or a text that no path can hold.
+    """
+    if not isinstance(given, str | os.PathLike) or "\0" in str(given):
+        raise ConfigError(f"{name} = {given!r} is not allowed: a path is")
+    return Path(given)
 
 
 def check_file(name: str, path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,12 @@ def test_other_threads_than_a_simulation_of_this_process_are_refused_before_the_
         ),
         ({"set": {"maxfl.stabilizer": 1.0}}, "maxfl.stabilizer = 1.0 is not allowed beside an object that has 0.001"),
         ({"set": {"stabilizer": 1.0}}, "set = {'stabilizer': ...} is not allowed: 'NAME.KEY'"),
+        ({"set": [1]}, "set = [1] is not allowed: a dict of settings of plug-ins"),
+        ({"set": ()}, "set = () is not allowed: a dict of settings of plug-ins"),
+        ({"set": {1: 2}}, "set = {'1': ...} is not allowed: 'NAME.KEY'"),
+        ({"out": 3}, "out = 3 is not allowed: a path is"),
+        ({"out": 0}, "out = 0 is not allowed: a path is"),
+        ({"out": "a\0b"}, "out = 'a\\x00b' is not allowed: a path is"),
         ({"ronds": 3}, "unknown setting 'ronds'; did you mean 'rounds'?"),
         ({"resume": True}, "unknown setting 'resume'"),
         (
@@ -193,7 +200,7 @@ def test_other_threads_than_a_simulation_of_this_process_are_refused_before_the_
         ({"threads": 2.5}, "threads = 2.5 is not allowed: 0 (as PyTorch has it) or more"),
         ({"threads": "2"}, "threads = '2' is not allowed"),
         ({"threads": 2**31}, "threads = 2147483648 is not allowed"),
-        ({"data_dir": 3}, "data_dir = 3 is not allowed: a folder is"),
+        ({"data_dir": 3}, "data_dir = 3 is not allowed: a path is"),
         ({"mode": "fast"}, "mode = 'fast' is not allowed"),
     ],
 )
@@ -387,6 +394,12 @@ def test_a_function_evaluates_after_each_evaluated_round() -> None:
         fedappeal.simulate("fedavg", model=Net, data=pairs(), evaluate=lambda number, model: 1.0, **QUICK)
 
 
+@pytest.mark.parametrize("value", [None, "text", [1, 2], 1j, torch.tensor(1j), torch.ones(2), 10**400])
+def test_a_figure_of_an_own_evaluation_that_is_no_number_is_named(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^evaluate is not allowed: it returned 'odd': .*; a dict of numbers is$"):
+        fedappeal.simulate("fedavg", model=Net, data=pairs(), evaluate=lambda n, m: {"a": 1, "odd": value}, **QUICK)
+
+
 def test_numbers_that_are_not_finite_are_null_in_the_history() -> None:
     numbers = {1: math.inf, 2: -math.inf, 3: math.nan}
     run = fedappeal.simulate(
@@ -460,6 +473,8 @@ def test_a_finished_run_continues_to_a_new_total_and_is_refused_without_one() ->
     run = fedappeal.simulate("fedavg", **common)
     with pytest.raises(ConfigError, match="has finished all its 3 rounds"):
         run.resume()
+    with pytest.raises(ConfigError, match="rounds = 'many' is not allowed: input should be a valid integer"):
+        run.resume(rounds="many")  # type: ignore[arg-type]
     assert run.resume(rounds=5).config.rounds == 5
     assert losses(run)[:3] == losses(fedappeal.simulate("fedavg", **common))
     assert run.finished
@@ -501,6 +516,15 @@ def test_own_parts_are_given_again_and_others_refused() -> None:
     for (name, a), b in zip(run.model().state_dict().items(), same.model().state_dict().values(), strict=True):
         assert torch.equal(a, b), name
     assert same.resume(rounds=4).rounds == 4
+
+
+@pytest.mark.parametrize("path", [3, None, b"run", [1]])
+def test_what_is_no_path_is_one_line(path: Any) -> None:
+    run = fedappeal.simulate("fedavg", model=Net, data=pairs(), **QUICK)
+    calls: list[Any] = [fedappeal.load, fedappeal.compare, run.report().save]
+    for call in [*calls, *([run.keep, partial(run.export, "safetensors")] if path else [])]:
+        with pytest.raises(ConfigError, match=r"^(path|output|runs) = .* is not allowed: a path is$"):
+            call(path if call is not fedappeal.compare else [path])
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

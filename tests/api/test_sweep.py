@@ -97,6 +97,7 @@ def test_a_run_has_no_settings_of_own_plug_ins_that_only_others_use(recwarn: pyt
         ({"strategy": ["fedavg", "nothing"]}, "strategy = 'nothing' is not allowed"),
         ({"strategy": [MaxFL(seed=1)], "seed": range(2)}, "seed is given twice: 0 beside MaxFL(seed=1)"),
         ({"jobs": 0}, "jobs = 0 is not allowed"),
+        ({"jobs": "2"}, "jobs = '2' is not allowed: at least 1"),
         ({"jobs": 2, "loss": lambda o, y: o.mean()}, "jobs > 1 is not allowed: an object cannot be sent"),
         ({"jobs": 2, "on_round": print}, "on_round is not allowed with jobs > 1"),
     ],

@@ -74,6 +74,18 @@ def test_labels_may_be_numbers_or_several_columns() -> None:
     assert both.y.shape == (15, 2)  # type: ignore[union-attr]
 
 
+def test_columns_may_be_called_by_numbers_and_0_is_one_of_them(in_folder: None) -> None:
+    table = frame().rename(columns={"user": 0, "y": 1, "a": 2, "b": 3.5})
+    rows = rows_of_frame(table, TableColumns(client=0, label=1, features=2))  # type: ignore[arg-type]
+    assert (rows.form.client_column, rows.form.feature_names) == ("0", ("2",))
+    run = fedappeal.simulate(
+        "fedavg", data=table, client=0, label=1, features=[2, 3.5], model="logistic", out="run", **QUICK
+    )
+    assert run.predict(table, label=1).equals(run.predict(table, label="1", features=["2", "3.5"]))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="device = 'gpu' is not allowed"):
+        run.predict(table, device="gpu")
+
+
 @pytest.mark.parametrize(
     ("change", "columns", "said"),
     [
@@ -85,6 +97,8 @@ def test_labels_may_be_numbers_or_several_columns() -> None:
         ({}, TableColumns("user"), "label is missing: the column to predict"),
         ({}, TableColumns("users", "y"), "client = 'users' is not a column: a, b, c, user, y"),
         ({}, TableColumns("user", "y", ("a", "d")), "features = 'd' is not a column"),
+        ({}, TableColumns("user", "y", "ab"), "features = 'ab' is not a column"),
+        ({}, TableColumns("user", 3.5), "label = '3.5' is not a column"),  # type: ignore[arg-type]
         ({"b": "text"}, BY_USER, "row 1, column b: 'text' is no finite number (and 59 more of its rows)"),
         ({"b": None}, BY_USER, "row 1, column b: the cell is empty (and 59 more of its rows)"),
         ({"user": [1, "1", "u"] * 20}, BY_USER, "values of two types in column user call a client '1' (astype(str)"),

@@ -15,6 +15,7 @@ from fedappeal.record.lines import CONFIG, HISTORY
 from fedappeal.record.reader import SUMMED, Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.rounds import AUTO
+from fedappeal.system.files import path_of
 from fedappeal.system.wording import natural_order
 from fedappeal.views.comparison.measures import Lines
 
@@ -114,8 +115,8 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
     Raises:
         ConfigError: nothing is named, a folder holds no run, or a run is named twice or has no finished round.
     """
-    folders = [runs] if isinstance(runs, str | os.PathLike) or hasattr(runs, "path") else list(runs)
-    paths = [Path(run if isinstance(run, str | os.PathLike) else run.path) for run in folders]
+    folders = runs if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
+    paths = [path_of("runs", getattr(run, "path", run)) for run in folders]
     if not paths:
         raise ConfigError("runs = [] is not allowed: at least one folder of a run")
     run_paths = [path for folder in paths for path in find_runs(folder)]
