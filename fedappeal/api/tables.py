@@ -62,11 +62,10 @@ class TableColumns:
         if not self.label:
             raise ConfigError(f"label is missing: the column to predict, one of {', '.join(columns)}")
         client = [self.client] if self.client else []
-        inputs = list(self.features)
-        for setting, names in {"client": client, "label": self.label, "features": inputs}.items():
+        for setting, names in {"client": client, "label": self.label, "features": self.features}.items():
             if missing := [name for name in names if name not in columns]:
                 raise ConfigError(f"{setting} = {missing[0]!r} is not a column: {', '.join(columns)}")
-        inputs = inputs or [name for name in columns if name not in (*client, *self.label)]
+        inputs = list(self.features) or [name for name in columns if name not in (*client, *self.label)]
         if not inputs:
             raise ConfigError("features is missing: no column is left as an input")
         return inputs
