@@ -6,6 +6,7 @@ checksum, replaced atomically, so a client killed at any moment finds either the
 
 import glob
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedappeal.system.files import (
     state_of,
     write_safetensors,
 )
+from fedappeal.system.plain_files import paths_in
 
 PRECIOUS = ("identity", "noise-key", "run-", "departure-")
 """Prefixes of the records that have a copy."""
@@ -169,11 +171,10 @@ def tidy(folder: Path) -> None:
 
     That may be as large as a model, and no limit counts it.
     """
-    with suppress(OSError):  # a file system that knows no owners
-        folder.chmod(_FOLDER)
-        for path in folder.rglob("*"):
-            if not path.is_symlink():
-                path.chmod(_FOLDER if path.is_dir() else _FILE)
+    for path in (os.path.realpath(folder), *paths_in(folder)):
+        with suppress(OSError):  # a file system that knows no owners; what another process deletes meanwhile
+            if not os.path.islink(path):
+                os.chmod(path, _FOLDER if os.path.isdir(path) else _FILE)
     for place in (folder, folder / _COPIES):
         delete_unfinished(place)
 

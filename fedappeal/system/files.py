@@ -16,10 +16,12 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import BufferedIOBase
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
+import psutil
 from safetensors import SafetensorError, safe_open
 
 from fedappeal.protocol.foreign_text import parse_json
@@ -47,13 +49,13 @@ class Damaged(ValueError):
 
 def seal(path: Path) -> None:
     """Put the checksum into a file that was written with `UNSEALED`."""
-    head = _head(path)
-    checksum = _CHECKSUM.search(head)
-    assert checksum is not None
-    of_arrays = _crc_of_arrays(path, len(head))
-    head = head[: checksum.start(1)] + of_arrays + head[checksum.end(1) :]
-    of_head = _crc(zlib.crc32(head))
     with open(path, "r+b") as file:
+        head = _head(file)
+        checksum = _CHECKSUM.search(head)
+        assert checksum is not None
+        of_arrays = _crc_of_rest(file)
+        head = head[: checksum.start(1)] + of_arrays + head[checksum.end(1) :]
+        of_head = _crc(zlib.crc32(head))
         file.seek(checksum.start(1))
         file.write(of_arrays + b" " + of_head)
 
@@ -68,7 +70,12 @@ def check(path: Path, arrays: bool = True) -> None:
     Raises:
         Damaged: it does not match.
     """
-    head = _head(path)
+    with open(path, "rb") as file:
+        _check(file, arrays)
+
+
+def _check(file: BufferedIOBase, arrays: bool) -> None:
+    head = _head(file)
     version, checksum = _FORMAT.search(head), _CHECKSUM.search(head)
     if version is None and checksum is None:
         return
@@ -78,26 +85,23 @@ def check(path: Path, arrays: bool = True) -> None:
         raise Damaged("its header is damaged")
     if _crc(zlib.crc32(head[: checksum.start(2)] + _NONE_YET.encode() + head[checksum.end(2) :])) != checksum[2]:
         raise Damaged("its header does not match its checksum")
-    if arrays and _crc_of_arrays(path, len(head)) != checksum[1]:
+    if arrays and _crc_of_rest(file) != checksum[1]:
         raise Damaged("its arrays do not match their checksum")
 
 
-def _head(path: Path) -> bytes:
+def _head(file: BufferedIOBase) -> bytes:
     """Return a file's header with its length before it.
 
     What is no header, safetensors refuses.
     """
-    with open(path, "rb") as file:
-        length = file.read(_LENGTH)
-        return length + file.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER))
+    length = file.read(_LENGTH)
+    return length + file.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER))
 
 
-def _crc_of_arrays(path: Path, start: int) -> bytes:
+def _crc_of_rest(file: BufferedIOBase) -> bytes:
     checksum, block = 0, bytearray(_BLOCK)
-    with open(path, "rb", buffering=0) as file:
-        file.seek(start)
-        while size := file.readinto(block):
-            checksum = zlib.crc32(memoryview(block)[:size], checksum)
+    while size := file.readinto(block):
+        checksum = zlib.crc32(memoryview(block)[:size], checksum)
     return _crc(checksum)
 
 
@@ -115,8 +119,10 @@ CARD = "fedappeal-card"
 """A scalar of this name, a JSON text, is an entry of its own in the metadata, for other programs to read."""
 DAMAGED = "damaged"
 """How the name of a file ends that was put aside."""
-_UNFINISHED = re.compile(r"\..+\.[0-9]+\.tmp|\.tmp[A-Za-z0-9]{6}")
-"""Names of files that are being written: those of `replace_by`, and of safetensors, which writes beside them."""
+_UNFINISHED = re.compile(r"\..+\.([0-9]{1,9})(?:-[0-9a-f]+)?\.tmp|\.tmp[A-Za-z0-9]{6}")
+"""Names of files that are being written: those of `replace_by`, and of safetensors, which writes beside them.
+
+The group is the process that writes."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 MOST_ASIDE = 9
 """Damaged files of one name that are kept; then the last one is replaced."""
@@ -137,16 +143,23 @@ def _read(path: Path, arrays: bool) -> tuple[dict[str, Array], dict[str, Scalar]
             raise ValueError("it is no file")
         if arrays:
             check_memory(path)
-        check(path, arrays)
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            values = parse_json(metadata.get(_METADATA, "{}"))
-            if not (isinstance(values, dict) and all(isinstance(value, Scalar) for value in values.values())):
-                raise ValueError(f"its '{_METADATA}' is no JSON object of scalars")
-            card = {CARD: metadata[CARD]} if CARD in metadata else {}
-            return {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}, values | card
+        while True:
+            with open(path, "rb") as checked:
+                _check(checked, arrays)
+                with safe_open(path, framework="numpy") as file:
+                    if os.path.samestat(os.fstat(checked.fileno()), path.stat()):  # else replaced meanwhile
+                        return _content(file, arrays)
     except (OSError, SafetensorError, TypeError, ValueError, MemoryError) as error:  # TypeError: a dtype of others
         raise ConfigError(f"file '{path}' cannot be read: {str(error) or 'it needs too much memory'}") from None
+
+
+def _content(file: Any, arrays: bool) -> tuple[dict[str, Array], dict[str, Scalar]]:
+    metadata = file.metadata() or {}
+    values = parse_json(metadata.get(_METADATA, "{}"))
+    if not (isinstance(values, dict) and all(isinstance(value, Scalar) for value in values.values())):
+        raise ValueError(f"its '{_METADATA}' is no JSON object of scalars")
+    card = {CARD: metadata[CARD]} if CARD in metadata else {}
+    return {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}, values | card
 
 
 def read_values(path: Path) -> dict[str, Scalar]:
@@ -233,10 +246,8 @@ def replace_by(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[
     Yields:
         The new file's path.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")  # a process has threads
     with descriptor(path.parent) as folder:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary.name, dir_fd=folder)
         os.close(os.open(temporary.name, _NEW, mode, dir_fd=folder))
         try:
             permissions = stat.S_IMODE(os.stat(temporary.name, dir_fd=folder).st_mode)
@@ -283,9 +294,13 @@ def set_aside(path: Path) -> Path:
 
 
 def delete_unfinished(folder: Path) -> None:
-    """Delete half-written files of killed processes; the caller holds the folder's lock."""
+    """Delete half-written files of killed processes; the caller holds the folder's lock.
+
+    What a running process writes without that lock, such as a report, stays.
+    """
     for file in folder.glob(".*"):
-        if _UNFINISHED.fullmatch(file.name) and file.is_file():
+        name = _UNFINISHED.fullmatch(file.name)
+        if name and file.is_file() and not (name[1] and _is_being_written(file, int(name[1]))):
             file.unlink(missing_ok=True)
 
 
@@ -302,6 +317,12 @@ def path_of(name: str, given: Any) -> Path:
     if not isinstance(given, str | os.PathLike) or "\0" in str(given):
         raise ConfigError(f"{name} = {given!r} is not allowed: a path is")
     return Path(given)
+
+
+def _is_being_written(file: Path, process: int) -> bool:
+    with suppress(psutil.Error, FileNotFoundError):
+        return bool(psutil.Process(process).create_time() <= file.stat().st_mtime)  # else another had its number
+    return False
 
 
 def check_file(name: str, path: Path) -> None:

@@ -148,7 +148,7 @@ def check_plain(folder: Path, changed: bool = False) -> None:
     """
     names: Counter[tuple[int, int]] = Counter()
     shared: dict[tuple[int, int], tuple[str, int]] = {}
-    for path in _paths_in(folder):
+    for path in paths_in(folder):
         try:
             state = os.lstat(path)
         except FileNotFoundError:  # a run that is under way replaces files
@@ -167,7 +167,7 @@ def check_plain(folder: Path, changed: bool = False) -> None:
             raise _refusal(folder, path, "is a file with another name elsewhere, which would change too")
 
 
-def _paths_in(folder: Path) -> Iterator[str]:
+def paths_in(folder: Path) -> Iterator[str]:
     """Yield all readable paths in and below a folder."""
     for place, folders, files in os.walk(folder):
         yield from (os.path.join(place, name) for name in (*folders, *files))

@@ -240,7 +240,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_new_run_takes_a_folder_in_which_one_was_killed_before_it_began(tmp_path: Path) -> None:
-    (tmp_path / f".{CONFIG}.4711.tmp").write_text("{")
+    (tmp_path / f".{CONFIG}.999999999.tmp").write_text("{")
     RunPlan.of(RunConfig(), tmp_path).folder({})
     assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", CONFIG]
 

@@ -172,7 +172,7 @@ def test_a_killed_client_comes_back_and_a_state_has_one_client(
     second.wait_for(f"state-dir = '{tmp_path}' is in use by another client (process {first.pid})")
     assert len(second.lines) == 1
     first.kill()
-    half_written = [tmp_path / ".tmpAb12Cd", tmp_path / "copies" / ".run-a.safetensors.7.tmp"]
+    half_written = [tmp_path / ".tmpAb12Cd", tmp_path / "copies" / ".run-a.safetensors.999999999.tmp"]
     for file in half_written:
         file.parent.mkdir(exist_ok=True)
         file.touch()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from client.state.store import ContextStore, DiskStore
+from client.state.store import ContextStore, DiskStore, tidy
 from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.files import Array, read_safetensors, write_safetensors
@@ -139,6 +139,27 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError, match="state-dir = "):
             DiskStore(folder)
+
+
+def test_a_file_that_vanishes_while_a_client_tidies_leaves_no_other_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / "deep" / name for name in "abc"]
+    files[0].parent.mkdir()
+    for file in files:
+        file.touch(mode=0o644)
+    change, asked = os.chmod, []
+
+    def vanishing(path: str | Path, mode: int) -> None:
+        if Path(path) in files:
+            asked.append(path)
+            if len(asked) == 1:
+                os.unlink(path)
+        change(path, mode)
+
+    monkeypatch.setattr(os, "chmod", vanishing)
+    tidy(tmp_path)
+    assert [file.stat().st_mode & 0o777 for file in files if file.exists()] == [0o600, 0o600]
 
 
 def test_names_and_forgetting(tmp_path: Path) -> None:
