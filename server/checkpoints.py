@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.packing import array_record, content_hash, view
-from fedappeal.record.folder import RunFolder, Usable, checkpoint_round, without_memory
+from fedappeal.record.folder import RunFolder, Usable, without_memory
 from fedappeal.record.lines import CHECKPOINT, OWN_MODELS
-from fedappeal.record.reader import Record
+from fedappeal.record.reader import Record, checkpoint_round, lost_rounds
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import delete_unfinished, read_safetensors, read_values, set_aside, write_safetensors
 from strategies.rounds.sums.weighted_sum import finite
@@ -293,10 +293,11 @@ def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = w
         usable: as in `server.checkpoints.newest_usable`.
 
     Raises:
-        ConfigError: if the folder holds no run, one without a checkpoint that can be used, one that a strategy ended,
-            or one that has done all these rounds.
+        ConfigError: if the folder holds no run, one that goes on, one without a checkpoint that can be used, one that
+            a strategy ended, or one that has done all these rounds.
     """
     config = RunConfig.parse_recorded(Record(path).settings)
+    RunFolder.check_idle(path)
     RunFolder.open(path)
     ended, done = Record(path).standing.end, newest_usable(path, usable).server_round
     if ended and ended["reason"]:
@@ -344,4 +345,8 @@ def mend_files(folder: RunFolder, say: Callable[[str], None], usable: Usable = w
         )
     if newest.checkpoint is not None and newest.file.name != CHECKPOINT:
         os.replace(newest.file, newest.file.with_name(CHECKPOINT))
+    for name, lost in lost_rounds(folder.path, newest.server_round):
+        if (name, lost) not in folder.just_said():
+            folder.event("damaged", file=name, reason=lost)
+            say(f"file '{folder.path / name}' is damaged ({lost}): the run continues without these lines")
     return newest

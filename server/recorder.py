@@ -12,7 +12,7 @@ from fedappeal.protocol.keys import DataProblem
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.decisions import pack_decisions
 from fedappeal.record.folder import RunFolder, is_local
-from fedappeal.record.lines import HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
+from fedappeal.record.lines import HISTORY, MEASUREMENTS, MOST_MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from server.build import Plugins
@@ -25,9 +25,6 @@ SECONDS_APART = 1.0
 """Between checkpoints that need not be durable, after the first two rounds."""
 _FEWEST = 2
 """Checkpoints that a run has from this round on: one may be damaged."""
-MOST_MEASUREMENTS = 10_000_000
-"""Measurements that a run writes of single clients, about 540 MB; beyond, those of every second evaluated round,
-every third and so on."""
 LARGEST_SHARE = 20
 """Of such a run's time, checkpoints take one part in this many: the next one waits until the last one is paid for."""
 

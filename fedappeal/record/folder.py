@@ -14,12 +14,10 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import SHOWN_ID, all_printable, printable
 from fedappeal.protocol.keys import is_run_key
 from fedappeal.record.lines import (
-    CHECKPOINT,
     CONFIG,
     EVENTS,
     INITIAL,
     LONGEST_TEXT,
-    MOST_ROUNDS,
     WRITTEN_ON,
     append_lines,
     reseal_lines,
@@ -28,7 +26,7 @@ from fedappeal.record.lines import (
 )
 from fedappeal.record.reader import Record, damage_of, usable_lines
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.system.files import copy_aside, delete_unfinished, read_values, replace_file
+from fedappeal.system.files import copy_aside, delete_unfinished, replace_file
 from fedappeal.system.locks import InUse, is_held, only_process
 from fedappeal.system.plain_files import check_plain
 from fedappeal.system.versions import recorded_versions
@@ -196,6 +194,17 @@ class RunFolder:
         """Whether a process holds a run's lock; None if this machine cannot tell."""
         return is_held(path, _LOCK)
 
+    @classmethod
+    def check_idle(cls, path: Path) -> None:
+        """Check that no process runs a run, as far as this machine can tell.
+
+        Raises:
+            ConfigError: one does.
+        """
+        if cls.is_held(path):
+            with cls(path, "").alone():
+                pass
+
     def append(self, file: str, *lines: Mapping[str, object]) -> None:
         """Append JSON lines to a file, all or none."""
         append_lines(self.path / file, lines)
@@ -240,11 +249,11 @@ class RunFolder:
                 whole = f"the run continues without these lines, and the whole file is kept as '{aside.name}'"
                 yield f"file '{file}' is damaged ({reason}): {whole}"
             wrong = [f"line {line.number}: {line.problem}" for line, _ in lines if line.problem]
-            if wrong and (name, wrong[0]) not in self._just_said():
+            if wrong and (name, wrong[0]) not in self.just_said():
                 self.event("damaged", file=name, reason=wrong[0])
                 yield damage_of(file, wrong)
 
-    def _just_said(self) -> set[tuple[object, object]]:
+    def just_said(self) -> set[tuple[object, object]]:
         """Return the damaged files and reasons named by the last events.
 
         A command looks before its run does.
@@ -284,18 +293,6 @@ def check_new(path: Path) -> None:
         raise ConfigError(f"out = '{path}' is not allowed: it is not a folder")
 
 
-def checkpoint_round(path: Path, values: Mapping[str, Scalar]) -> int:
-    """Return the round of a checkpoint, from the scalars of its file.
-
-    Raises:
-        ConfigError: they name none.
-    """
-    server_round = values.get("round")
-    if type(server_round) is not int or not 0 <= server_round < MOST_ROUNDS:
-        raise ConfigError(f"file '{path}' cannot be read: it does not say of which round it is")
-    return server_round
-
-
 KIND = "kind"
 """Key of a run's runtime under which its name stands."""
 LOCAL, SIMULATION, SUBMITTED = "local", "simulation", "submitted"
@@ -326,16 +323,6 @@ def runtime_of(path: Path) -> dict[str, Any]:
     if not runtime.get("resumable", True):
         raise ConfigError(f"'{path}' holds a simulated run whose clients' memory was not kept: it cannot continue")
     return runtime
-
-
-def rounds_done(path: Path) -> int:
-    """Return the round of a run's newest checkpoint; 0 without one.
-
-    Raises:
-        ConfigError: the checkpoint cannot be read.
-    """
-    checkpoint = path / CHECKPOINT
-    return checkpoint_round(checkpoint, read_values(checkpoint)) if checkpoint.exists() else 0
 
 
 def schedule_rounds(folder: RunFolder, rounds: int) -> int:

@@ -38,6 +38,9 @@ INITIAL = "initial.safetensors"
 
 
 MOST_ROUNDS = 2**63
+MOST_MEASUREMENTS = 10_000_000
+"""Measurements that a run writes of single clients, about 540 MB; beyond, those of every second evaluated round,
+every third and so on."""
 LONGEST_TEXT = 500
 """Characters that are kept of a text in these files: clients and other parties wrote some of them."""
 _BLOCK = 1 << 20

@@ -4,7 +4,7 @@ Each file's lines, checked and bounded; how the run stands; what is damaged.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -13,10 +13,13 @@ from fedappeal.protocol.foreign_text import one_line, parse_json, printable
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.record.decisions import is_packed, unpack_decisions
 from fedappeal.record.lines import (
+    CHECKPOINT,
     CONFIG,
     EVENTS,
     HISTORY,
     MEASUREMENTS,
+    MOST_MEASUREMENTS,
+    MOST_ROUNDS,
     OWN_MODELS,
     PARTICIPATION,
     POLICIES,
@@ -29,7 +32,7 @@ from fedappeal.record.lines import (
     without_check,
     written_lines,
 )
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.files import check, check_memory, read_values
 from fedappeal.system.plain_files import check_plain, read_bytes
 
@@ -131,7 +134,7 @@ class Record:
 
     Attributes:
         path: the folder.
-        damage: one line for each file read so far of which a line does not fit its checksum.
+        damage: one line for each file read so far of which a line does not fit its checksum, or a round is lost.
     """
 
     def __init__(self, path: Path) -> None:
@@ -183,7 +186,21 @@ class Record:
     @property
     def history(self) -> list[Line]:
         """The history, a line a round."""
-        return self.lines(HISTORY)
+        done = self.last_round  # before the lines: a run that goes on writes meanwhile
+        lines = self.lines(HISTORY)
+        if lost := _lost(range(1, done + 1), _rounds(lines)):
+            self.damage.setdefault(HISTORY, damage_of(self.path / HISTORY, [lost]))
+        return lines
+
+    @property
+    def last_round(self) -> int:
+        """The last finished round by the newest checkpoint and the run's end, as far as they can be read."""
+        done = 0
+        with suppress(ConfigError):
+            done = int(figure((self.standing.end or {}).get("round")))
+        with suppress(ConfigError):
+            done = max(done, rounds_done(self.path))
+        return done
 
     @property
     def participation(self) -> list[Line]:
@@ -259,6 +276,28 @@ class Record:
         return lines
 
 
+def checkpoint_round(path: Path, values: Mapping[str, Scalar]) -> int:
+    """Return the round of a checkpoint, from the scalars of its file.
+
+    Raises:
+        ConfigError: they name none.
+    """
+    server_round = values.get("round")
+    if type(server_round) is not int or not 0 <= server_round < MOST_ROUNDS:
+        raise ConfigError(f"file '{path}' cannot be read: it does not say of which round it is")
+    return server_round
+
+
+def rounds_done(path: Path) -> int:
+    """Return the round of a run's newest checkpoint; 0 without one.
+
+    Raises:
+        ConfigError: the checkpoint cannot be read.
+    """
+    checkpoint = path / CHECKPOINT
+    return checkpoint_round(checkpoint, read_values(checkpoint)) if checkpoint.exists() else 0
+
+
 def damage_of(file: Path, wrong: Sequence[str]) -> str:
     """Return one line about a file with wrong lines."""
     more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
@@ -298,8 +337,48 @@ def _check_keys(line: Mapping[str, Any], needed: Mapping[str, type | tuple[type,
             raise ValueError(f"{key} = {printable(line[key], 40)} is not allowed")
 
 
+def lost_rounds(path: Path, done: int) -> Iterator[tuple[str, str]]:
+    """Yield each file that lacks lines of finished rounds, and which rounds, in a few words.
+
+    Args:
+        path: the run's folder.
+        done: the last finished round.
+
+    Raises:
+        ConfigError: a file cannot be opened, or the folder records no settings.
+    """
+    history = _rounds(line for _, line in usable_lines(path / HISTORY)[0])
+    if lost := _lost(range(1, done + 1), history):
+        yield HISTORY, lost
+    settings, finished = Record(path).settings, [line for number, line in history.items() if number <= done]
+    most = MOST_MEASUREMENTS / max(1, *(figure(settings.get(key)) for key in ("rounds", "schedule-rounds")))
+    needed = {
+        EVENTS: finished,
+        PARTICIPATION: [line for line in finished if line["asked"]],
+        MEASUREMENTS: [line for line in finished if 0 < line["evaluated"] <= most],
+    }
+    for name, lines in needed.items():
+        written = _rounds(line for _, line in usable_lines(path / name)[0])
+        if (path / name).exists() and (lost := _lost(_rounds(lines), written)):  # earlier versions wrote fewer
+            yield name, lost
+
+
+def _rounds(lines: Iterable[Line]) -> dict[int, Line]:
+    """Return the lines of rounds by their numbers."""
+    return {line["round"]: line for line in lines if line.get("round") and line.get("event", "round") == "round"}
+
+
+def _lost(needed: Collection[int], written: Collection[int]) -> str:
+    """Return which of the needed rounds are not written, in a few words; empty: none."""
+    number = len(needed) - sum(server_round in needed for server_round in written)
+    if not number:
+        return ""
+    first = next(server_round for server_round in needed if server_round not in written)
+    return f"round {first} is missing" + (f", and {number - 1} more" if number > 1 else "")
+
+
 def damages(path: Path) -> Iterator[str]:
-    """Yield one line for each damaged line or file of arrays.
+    """Yield one line for each damaged line or file of arrays, and each file that lacks rounds.
 
     A line that does not end is damaged too.
 
@@ -307,6 +386,7 @@ def damages(path: Path) -> Iterator[str]:
         ConfigError: the folder holds no run.
     """
     Record(path).check()
+    done = Record(path).last_round  # before the lines: a run that goes on writes meanwhile
     for name in (*WRITTEN_ON, REQUIREMENTS):
         file = path / name
         try:
@@ -322,15 +402,17 @@ def damages(path: Path) -> Iterator[str]:
                     yield f"file '{file}' is damaged: line {written.number}: {problem}"
         except (OSError, ValueError) as error:
             yield f"file '{file}' is damaged: {error}"
+    with suppress(ConfigError):  # said above
+        for name, lost in lost_rounds(path, done):
+            yield f"file '{path / name}' is damaged: {lost}"
     for file in sorted((*path.glob("*.safetensors"), *path.glob(f"{OWN_MODELS}/*.safetensors"))):
         try:
             read_values(file)
             check_memory(file)
             check(file)
-        except ConfigError as error:
-            yield str(error)
-        except (OSError, ValueError) as error:
-            yield f"file '{file}' is damaged: {error}"
+        except (ConfigError, OSError, ValueError) as error:
+            if file.exists():  # else a run that goes on has deleted it
+                yield str(error) if isinstance(error, ConfigError) else f"file '{file}' is damaged: {error}"
 
 
 def unchecked_files(path: Path) -> Iterator[str]:

@@ -19,7 +19,8 @@ DAMAGE = "is damaged: line 2: it does not match its checksum"
 def run(tmp_path: Path) -> Path:
     needed = {"sat_out": 0, "evaluated": 2}
     path = a_run(tmp_path / "run", [{"accuracy": accuracy, **needed} for accuracy in (0.5, 0.75, 0.875)])
-    RunFolder.open(path).event("round", round=1)
+    for number in (1, 2, 3):
+        RunFolder.open(path).event("round", round=number)
     write_safetensors(path / "model.safetensors", {}, {"round": 3})
     return path
 
@@ -56,7 +57,7 @@ def test_the_file_and_the_line_are_named(run: Path) -> None:
     code, output = verify(run)
     assert code == 1
     assert f"file '{run / HISTORY}' {DAMAGE}\n" in output
-    assert f"file '{run / 'events.jsonl'}' is damaged: line 2: " in output
+    assert f"file '{run / 'events.jsonl'}' is damaged: line 4: " in output
     assert f"file '{model}' " in output
     assert len(output.splitlines()) == 3
 

@@ -24,15 +24,15 @@ from fedappeal.cli.main import main
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.core.requirement import Requirement
 from fedappeal.protocol.packing import content_hash
-from fedappeal.record.folder import RunFolder, rounds_done
-from fedappeal.record.lines import CHECKPOINT, EVENTS, HISTORY, PARTICIPATION, POLICIES
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import CHECKPOINT, EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.reader import Record as RunRecord
-from fedappeal.record.reader import usable_lines
+from fedappeal.record.reader import damages, rounds_done, usable_lines
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
-from fedappeal.system.files import read_safetensors, write_safetensors
+from fedappeal.system.files import read_safetensors, read_values, write_safetensors
 from server.checkpoints import (
     Checkpoint,
     checkpoint_files,
@@ -205,6 +205,43 @@ def test_the_one_before_is_used_and_named_and_the_damaged_one_is_kept(folder: Ru
     assert (folder.path / f"{CHECKPOINT}.damaged-2").exists()
     assert mend_files(folder, said.append).newer == {}
     assert len(said) == 2
+
+
+def test_a_run_that_goes_on_is_not_called_lost(folder: RunFolder) -> None:
+    for file in checkpoint_files(folder.path):
+        damage(file)
+    with folder.alone(), pytest.raises(ConfigError, match=f"holds a run that process {os.getpid()} is running"):
+        settings_to_resume(folder.path)
+    with pytest.raises(ConfigError, match="the run cannot continue"):
+        settings_to_resume(folder.path)
+
+
+def test_a_file_that_a_run_deletes_meanwhile_is_not_damaged(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(file: Path) -> None:
+        file.unlink(missing_ok=True)
+        read_values(file)
+
+    monkeypatch.setattr("fedappeal.record.reader.read_values", read)
+    assert list(damages(folder.path)) == []
+
+
+@pytest.mark.parametrize("name", [HISTORY, PARTICIPATION, EVENTS, MEASUREMENTS])
+@pytest.mark.parametrize(("kept", "lost"), [(0, "round 1 is missing, and 5 more"), (5, "round 6 is missing")])
+def test_rounds_that_a_cut_file_lost_are_named_once(folder: RunFolder, name: str, kept: int, lost: str) -> None:
+    folder.append(MEASUREMENTS, *({"round": n, "client-ids": ["a"]} for n in range(1, 7)))
+    assert list(damages(folder.path)) == []
+    file, said = folder.path / name, list[str]()
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:kept]))
+    assert f"file '{file}' is damaged: {lost}" in list(damages(folder.path))
+    _ = (record := RunRecord(folder.path)).history
+    assert name != HISTORY or lost in record.damage[HISTORY]
+    with folder.alone():
+        for _ in range(2):
+            mend_files(folder, said.append)
+    assert said == [f"file '{file}' is damaged ({lost}): the run continues without these lines"]
+    assert RunRecord(folder.path).events[-1]["reason"] == lost
 
 
 def test_a_damaged_initial_model_has_a_copy_and_comes_back_with_the_next_checkpoint(folder: RunFolder) -> None:

@@ -8,9 +8,9 @@ import pytest
 from flwr.app import ArrayRecord
 
 import server.recorder
-from fedappeal.record.folder import KIND, LOCAL, SUBMITTED, rounds_done
+from fedappeal.record.folder import KIND, LOCAL, SUBMITTED
 from fedappeal.record.lines import CHECKPOINT
-from fedappeal.record.reader import Record
+from fedappeal.record.reader import Record, rounds_done
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from server.build import check_settings, run_plugins

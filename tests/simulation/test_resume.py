@@ -17,9 +17,9 @@ import torch
 
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import TrainingJob
-from fedappeal.record.folder import RunFolder, rounds_done, runtime_of
+from fedappeal.record.folder import RunFolder, runtime_of
 from fedappeal.record.lines import CHECKPOINT, EVENTS, MEASUREMENTS, MODEL, PARTICIPATION
-from fedappeal.record.reader import Record
+from fedappeal.record.reader import Record, rounds_done
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
@@ -266,7 +266,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.reader import Record
+from fedappeal.record.reader import Record, rounds_done
 
 server.recorder.SECONDS_APART, server.recorder.LARGEST_SHARE = 0.0, 0
 path = Path(sys.argv[1])

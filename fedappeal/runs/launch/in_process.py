@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.core.places import is_authors, reason
-from fedappeal.record.folder import Usable, rounds_done
-from fedappeal.record.reader import Record
+from fedappeal.record.folder import Usable
+from fedappeal.record.reader import Record, rounds_done
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
 from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, RunUnfinished
 from fedappeal.runs.plan import RunPlan, simulate_plan

@@ -128,7 +128,7 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
         if lines := _history(record):
             read.append(RecordedRun.of(record, name, settings, lines))
         elif path in paths:
-            raise ConfigError(f"'{path}' has no finished round to compare")
+            raise ConfigError(record.damage.get(HISTORY, f"'{path}' has no finished round to compare"))
         else:
             empty.append(name)
     if not read:
