@@ -42,6 +42,7 @@ _LOCK = ".lock"
 """Held by the process that has a run's rounds."""
 COMMAND_LOCK = ".command.lock"
 """Held by a command that has a run's clients and server in other processes, from before it starts any of them."""
+_RESUMPTIONS = "resumptions"
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
 
 
@@ -120,7 +121,11 @@ class RunFolder:
             ConfigError: if it holds no run, or a link, or a file that has a name elsewhere.
         """
         check_plain(path, changed=True)
-        run_key = Record(path).config.get(keys.RUN_KEY)
+        config = Record(path).config
+        run_key, resumptions = config.get(keys.RUN_KEY), config.get(_RESUMPTIONS, [])
+        if not isinstance(resumptions, list):
+            value = printable(resumptions, 40)
+            raise ConfigError(f"'{path}' is not the folder of a run: resumptions = {value} in its {CONFIG}")
         if not isinstance(run_key, str) or not is_run_key(run_key):
             raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} has no run-key that is allowed")
         return cls(path, run_key)
@@ -166,7 +171,7 @@ class RunFolder:
             "to-round": config.rounds,
         }
         settings = {**record["settings"], **total}
-        self.record(settings=settings, resumptions=[*record.get("resumptions", []), resumption])
+        self.record(settings=settings, resumptions=[*record.get(_RESUMPTIONS, []), resumption])
 
     def _replace_config(self, record: Mapping[str, object]) -> None:
         replace_file(self.path / CONFIG, (json.dumps(record, indent=2) + "\n").encode())

@@ -122,8 +122,9 @@ _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     MEASUREMENTS: {"round": int, "client-ids": list},
     POLICIES: {"client-id": str, "policy": str},
     EVENTS: {"event": str},
+    REQUIREMENTS: {"client-id": str},
 }
-"""Keys of each file's lines on which a run that continues relies."""
+"""Keys of each file's lines on which a run that continues, or a report, relies."""
 
 
 class Record:
@@ -265,6 +266,8 @@ class Record:
             for written in written_lines(file):
                 number = written.number
                 line = written.parsed()
+                if name == REQUIREMENTS:
+                    _check_keys(line, _NEEDED[name])
                 lines += unpack_decisions(line) if one_each else [line]
                 wrong += [f"line {number}: {written.problem}"] if written.problem else []
         except (OSError, ValueError) as error:

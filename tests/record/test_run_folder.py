@@ -75,6 +75,13 @@ def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path, content: str | 
         RunFolder.open(tmp_path)
 
 
+@pytest.mark.parametrize("resumptions", [None, 5, {}])
+def test_resumptions_that_are_no_list_are_one_line(tmp_path: Path, resumptions: object) -> None:
+    RunPlan.of(SETTINGS, tmp_path).folder({}).record(resumptions=resumptions)
+    with pytest.raises(ConfigError, match=f"resumptions = {resumptions} in its {CONFIG}"):
+        RunFolder.open(tmp_path)
+
+
 def cut(path: Path) -> None:
     """Lose the last bytes, as a kill in the middle of a write does."""
     path.write_bytes(path.read_bytes()[:-5])

@@ -162,8 +162,8 @@ def find_runs(folder: Path) -> list[Path]:
 
 def _settings(record: Record) -> Mapping[str, Any]:
     settings: dict[str, Any] = all_printable(record.settings)
-    for key in ("seed", "rounds"):
-        if type(settings[key]) is not int:
+    for key, kind in {"task": str, "strategy": str, "seed": int, "rounds": int}.items():
+        if type(settings[key]) is not kind:
             raise ConfigError(
                 f"'{record.path}' is not the folder of a run: {key} = {settings[key]!r} in its {CONFIG}"
             )

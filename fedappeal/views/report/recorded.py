@@ -213,7 +213,7 @@ def _clients(path: Path, run: RecordedRun, names: Mapping[str, str]) -> tuple[in
     last = Record(path).last_measurements
     if last is None:
         return 0, ()
-    required = {line.get("client-id"): line for line in Record(path).requirements}
+    required = {line["client-id"]: line for line in Record(path).requirements}
     clients = [str(client) for client in _list(last, "client-ids")]
     columns = [_list(last, key) for key in ("loss", run.metric.name, "appealed")]
     measured = []

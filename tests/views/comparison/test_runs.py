@@ -1,5 +1,6 @@
 """Runs that are found under folders, and what is read of them."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +95,7 @@ def test_settings_that_another_party_wrote(tmp_path: Path) -> None:
     record = Record(run).config["settings"]
     RunFolder.open(run).record(settings={**record, "strategy": "\x1b[31mmaxfl"})
     assert read_runs(run)[0][0].settings["strategy"] == "?[31mmaxfl"
-    RunFolder.open(run).record(settings={**record, "seed": "x"})
-    with pytest.raises(ConfigError, match=r"seed = 'x' in its config\.json"):
-        read_runs(run)
+    for key, value in {"seed": "x", "rounds": True, "strategy": {}, "task": ["digits"]}.items():
+        RunFolder.open(run).record(settings={**record, key: value})
+        with pytest.raises(ConfigError, match=re.escape(f"{key} = {value!r} in its config.json")):
+            read_runs(run)

@@ -116,6 +116,13 @@ def test_what_is_required_of_the_metric_stands_beside_it(a_finished_run: Path) -
     assert {"the model meets its requirement": [90.0], "it does not": [60.0], "required": [80.0]} in shown
 
 
+@pytest.mark.parametrize("client", [[], {}, 5, None])
+def test_a_requirement_of_no_client_is_one_line(a_finished_run: Path, client: object) -> None:
+    RunFolder.open(a_finished_run).append(REQUIREMENTS, {"client-id": client, "requirement": 0.8})
+    with pytest.raises(ConfigError, match=r"requirements.jsonl' cannot be read: line 2: client-id = "):
+        write_report([a_finished_run])
+
+
 def test_who_joined_when(a_finished_run: Path) -> None:
     _, figures = read(write_report([a_finished_run]))
     heat, *entries = next(figure["data"] for figure in figures if figure["data"][0]["type"] == "heatmap")
