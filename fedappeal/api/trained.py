@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from fedappeal.record.output import check_output
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import check_file
 from fedappeal.trained.model import Predictions, TrainedModel, check_onnx, predict, write_onnx, write_plain
 
 if TYPE_CHECKING:
@@ -38,11 +38,9 @@ def check_export(form: str, output: Path | None, name: str, source: Path) -> Pat
     if form not in (*FILES, *FOLDERS):
         raise ConfigError(f"to = '{form}' is not allowed: {', '.join((*FILES, *FOLDERS))}")
     output = output or Path(f"{name}{FILES[form][0]}" if form in FILES else f"{name}-{form}")
-    if output.exists() and output.samefile(source):
-        raise ConfigError(f"output = '{output}' is not allowed: it is the model itself; name another file (--output)")
     if form in FOLDERS and output.exists():
         raise ConfigError(f"output = '{output}' is not allowed: it is there already; a new folder is made")
-    check_file("output", output)
+    check_output("output", output, [source])
     if form == "onnx":
         check_onnx()
     return output

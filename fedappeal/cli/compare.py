@@ -10,9 +10,10 @@ from rich.console import Console
 
 from fedappeal.cli.option_groups import CompareOptions
 from fedappeal.record.lines import HISTORY
+from fedappeal.record.output import check_output
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import check_file, write_output
+from fedappeal.system.files import write_output
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import FORMATS, Format, left_out, text_of
 from fedappeal.views.comparison.measures import picture_bytes
@@ -67,7 +68,7 @@ def _check(options: CompareOptions) -> None:
         check_picture(options.plot)
     for name, path in (("output", options.output), ("plot", options.plot)):
         if path:
-            check_file(name, path)
+            check_output(name, path)
 
 
 def show_report(paths: Sequence[Path], options: ReportOptions) -> None:

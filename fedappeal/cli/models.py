@@ -11,9 +11,10 @@ import typer
 from fedappeal.cli.option_groups import PredictOptions
 from fedappeal.protocol.foreign_text import as_cell, printable
 from fedappeal.record.folder import GIVEN
+from fedappeal.record.output import check_output
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import check_file, write_output
+from fedappeal.system.files import write_output
 from fedappeal.trained.card import ModelCard
 from fedappeal.trained.model import CONFIG, Prediction, Predictions, TrainedModel, model_file, open_model
 
@@ -84,7 +85,7 @@ def start_prediction(path: Path, options: PredictOptions) -> None:
     if output is not None:
         if output.suffix.lower() not in WRITTEN_AS:
             raise ConfigError(f"output = '{output}' is not allowed: a file {' or '.join(WRITTEN_AS)}")
-        check_file("output", output)
+        check_output("output", output, [path, options.data, Path(options.scale_from)])
     from client.settings import NodeSettings
 
     node = NodeSettings.parse({"device": options.device})

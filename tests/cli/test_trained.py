@@ -190,7 +190,24 @@ def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path:
             "'nothing' is not there: give a run's folder, or a file .safetensors",
         ),
         (("export", tmp_path, "--to", "onnx"), "holds no model.safetensors: it is not a run's folder"),
-        (("export", model, "--to", "safetensors", "--output", model), "is not allowed: it is the model itself"),
+        (
+            ("export", model, "--to", "safetensors", "--output", model),
+            "is not allowed: it is read here; name another",
+        ),
+        (
+            ("export", model, "--to", "onnx", "--output", run / "checkpoint.safetensors"),
+            "checkpoint.safetensors' is not allowed: it is a file of the run in its folder; name another file",
+        ),
+        (
+            ("predict", run, "--data", "a.csv", "--output", tmp_path / "a.csv"),
+            "a.csv' is not allowed: it is read here",
+        ),
+        (
+            ("predict", run, "--data", "a.npz", "--scale-from", "b.csv", "--output", "b.csv"),
+            "output = 'b.csv' is not allowed: it is read",
+        ),
+        (("predict", run, "--data", "a.csv", "--output", run / "policies.jsonl"), "it is a file of the run"),
+        (("compare", run, "--to", "json", "--output", run / "config.json"), "it is a file of the run"),
         (
             ("export", run, "--to", "onnx", "--output", "a.npz/m"),
             "'a.npz/m' is not allowed: no file can be made in '",

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fedappeal.record.columns import HEADLINE, PERCENT, SHARE, shown_in
+from fedappeal.record.output import check_output
 from fedappeal.record.reader import Snapshot
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
@@ -112,6 +113,8 @@ def write_report(
     Raises:
         ConfigError: a folder holds no run with a finished round, a damaged file, or a file that cannot be written.
     """
+    if options.output is not None:
+        check_output("output", options.output)
     runs, empty = read_runs(list(paths))
     comparisons = compare_runs(runs, options.baseline)
     for line in (line for run in runs for line in run.damage):

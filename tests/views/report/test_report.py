@@ -270,8 +270,9 @@ def test_figures_of_the_model_as_sent_are_called_so_where_clients_judge_it_as_us
 def test_bad_input_is_one_line_and_writes_nothing(a_finished_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such folder"):
         write_report([tmp_path / "nothing"])
-    with pytest.raises(ConfigError, match="cannot be written: File exists"):
-        write_report([a_finished_run], ReportOptions(a_finished_run / CONFIG / "page.html"))
+    for output, line in ((f"{CONFIG}/page.html", "no file can be made in"), (EVENTS, "it is a file of the run")):
+        with pytest.raises(ConfigError, match=line):
+            write_report([a_finished_run], ReportOptions(a_finished_run / output))
     (a_finished_run / PARTICIPATION).write_text('{"round": 1, "asked": [], "decisions": ["j"], "legend": {}}\n')
     with pytest.raises(ConfigError, match=r"participation.jsonl' cannot be read: 'j' is no decision"):
         write_report([a_finished_run])
