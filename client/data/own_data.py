@@ -20,7 +20,7 @@ from client.data.refused import OwnDataError, is_function
 from fedappeal.core.places import reason
 from fedappeal.data.cells import Classes
 from fedappeal.data.columns import Columns, Unfit, check_label, choose, is_table
-from fedappeal.data.formats import open_table
+from fedappeal.data.formats import check_regular, open_table
 from fedappeal.data.image_folder import class_folders, read_images
 from fedappeal.data.read import Features, check_rows, narrow_integers, read_numbers
 from fedappeal.data.table import Table
@@ -56,7 +56,7 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
             find_function(data)
         elif is_table(data):
             # Where the owner names no features, the task may: not every column has to hold numbers.
-            table = _opened_table(data)
+            table = open_table(Path(data))
             check_label(table.names, columns)
             check_rows(table, columns)
         elif _is_folder(data):
@@ -101,7 +101,7 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
 
 def _from_files(task: Task, data: str, columns: Columns) -> Split:
     if is_table(data):
-        raw, labels = read_own_table(task, _opened_table(data), columns)
+        raw, labels = read_own_table(task, open_table(Path(data)), columns)
     elif _is_folder(data):
         raw, labels = read_images(Path(data), task.input_shape, task.class_names, task.num_classes)
     else:
@@ -146,13 +146,6 @@ def read_own_table(
     return narrow_integers(x, whole).reshape(-1, *(shape or (features.width,))), labels.astype(kind)
 
 
-def _opened_table(data: str) -> Table:
-    path = Path(data)
-    if not path.is_dir():
-        _check_file(path)
-    return open_table(path)
-
-
 def _client_data(settings: TaskSettings, client_id: str, examples: Split | ClientData) -> ClientData:
     if isinstance(examples, Split):
         _check_enough(settings, len(examples))
@@ -177,7 +170,7 @@ def _check_enough(settings: TaskSettings, examples: int) -> None:
 
 
 @contextmanager
-def naming_data(data: str) -> Iterator[None]:
+def naming_data(data: str, setting: str = "data") -> Iterator[None]:
     """Raise every error of the block as an `OwnDataError` that names the data; a MemoryError as it is."""
     try:
         yield
@@ -186,22 +179,15 @@ def naming_data(data: str) -> Iterator[None]:
     except Exception as error:  # a function of the owner's returns anything; its text is not the server's to read
         cause = str(error) if isinstance(error, OSError | ValueError) else reason(error)
         problem = error.problem if isinstance(error, Unfit) else DataProblem.UNREADABLE
-        text = f"data = '{data}' is not allowed: {cause}"
+        text = f"{setting} = '{data}' is not allowed: {cause}"
         raise OwnDataError(problem, printable(" ".join(text.split()), _LONGEST)) from error
-
-
-def _check_file(path: Path) -> None:
-    if not path.exists():
-        raise Unfit(DataProblem.UNREADABLE, "no such file or folder")
-    if not path.is_file():
-        raise Unfit(DataProblem.UNREADABLE, "it is no file, but a pipe or a device: it would be read without end")
 
 
 def _is_folder(path: str) -> bool:
     file = Path(path)
     if file.is_dir():
         return True
-    _check_file(file)
+    check_regular(file)
     if file.suffix.lower() != ".npz":
         reason = (
             "a file of data is a .csv, .jsonl or .parquet with a column of labels, or an .npz with arrays x and y"

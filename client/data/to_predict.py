@@ -18,7 +18,7 @@ from client.data.raw import Raw, check_shape, columns_to_scale, labels_in, read_
 from fedappeal.data import image_folder
 from fedappeal.data.columns import Columns, is_table
 from fedappeal.data.data_size import check_size
-from fedappeal.data.formats import open_table
+from fedappeal.data.formats import check_regular, open_table
 from fedappeal.data.frames import Frame, HuggingFace, package_of
 from fedappeal.data.scaling import Scaler, Scaling
 from fedappeal.data.table import Table
@@ -95,8 +95,8 @@ def examples_of(
 
 
 def _in_files(path: Path, card: ModelCard, task: Task, columns: Columns, scaler: Scaler | None) -> Examples:
-    if not path.exists():
-        raise ValueError("no such file or folder")
+    if not path.is_dir():
+        check_regular(path)
     read = task.batches_in(path, columns.features, columns.label, min(BATCH, task.evaluation_batch))
     if read is not None:
         return Examples(_numbered_batches(read), "" if columns.label or not card.num_classes else NO_LABEL)
@@ -174,7 +174,7 @@ def scaler_from(source: Any, card: ModelCard, task: Task, columns: Columns = NO_
     Raises:
         ConfigError: one line: neither is there, or it does not fit the model.
     """
-    with naming_data(source if isinstance(source, str) else type(source).__name__):
+    with naming_data(source if isinstance(source, str) else type(source).__name__, "scale-from"):
         if isinstance(source, str) and source.endswith(".safetensors"):
             if (scaling := read_card(Path(source)).scaling) is None:
                 raise ValueError("it is no model of a client that standardised its table")

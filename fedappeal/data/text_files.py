@@ -6,6 +6,7 @@ the rows up to the next one without a word, and is 130 MB that a small device wo
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedappeal.protocol.keys import DataProblem
 _DELIMITERS = ",;\t"
 _CELLS_AT_ONCE = 1 << 16
 _CHARACTERS_AT_ONCE = 1 << 22
+_OF_EXCEL = re.compile('"?sep=.?"?', re.IGNORECASE)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -56,6 +58,8 @@ class CsvTable(Table):
             file.seek(0)
             with _named_errors(self._reader(file)) as reader:
                 self.names = [plain(name) for name in next(reader, [])]
+        if _OF_EXCEL.fullmatch(first.strip()):
+            raise Unfit(DataProblem.COLUMNS, "its first line is Excel's 'sep=', not names of columns: delete it")
         if not any(self.names) or "\0" in "".join(self.names):
             raise Unfit(DataProblem.COLUMNS, "its first line holds no names of columns")
 

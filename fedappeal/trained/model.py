@@ -1,6 +1,7 @@
 """A trained model, rebuilt from its file (the card's task with the file's values), and its predictions."""
 
 import copy
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -52,7 +53,7 @@ def model_file(path: Path) -> Path:
     """Return the model's file: of a run's folder, or the file itself.
 
     Raises:
-        ConfigError: one line: neither is there, or the folder holds a link.
+        ConfigError: one line: neither is there, it is no file, or the folder holds a link.
     """
     if path.is_dir():
         check_plain(path)
@@ -61,7 +62,8 @@ def model_file(path: Path) -> Path:
             raise ConfigError(f"'{path}' holds no {MODEL}: {reason}")
         return path / MODEL
     if not path.is_file():
-        raise ConfigError(f"'{path}' is not there: give a run's folder, or a file .safetensors")
+        why = "is no file" if os.path.lexists(path) else "is not there"
+        raise ConfigError(f"'{path}' {why}: give a run's folder, or a file .safetensors")
     return path
 
 

@@ -1,5 +1,6 @@
 """A trained model, rebuilt from its file."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -130,6 +131,11 @@ def test_a_folder_without_a_model_is_one_line(tmp_path: Path) -> None:
         load_model(tmp_path)
     with pytest.raises(ConfigError, match=r"is not there: give a run's folder, or a file"):
         load_model(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("pipe.safetensors", "loop"):
+        with pytest.raises(ConfigError, match=r"is no file: give a run's folder, or a file"):
+            load_model(tmp_path / name)
     (tmp_path / "text").write_text("no model")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_model(tmp_path / "text")

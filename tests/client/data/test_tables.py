@@ -395,6 +395,9 @@ def test_a_file_in_another_encoding(tmp_path: Path) -> None:
     refused(str(path), BEDS, "it is a text in UTF-16: UTF-8 is needed", DataProblem.UNREADABLE, known=True)
     path.write_bytes("height,width,kind\n1,2,größe\n".encode("latin-1"))
     refused(str(path), BEDS, "it is no text in UTF-8 (invalid", DataProblem.UNREADABLE, known=True)
+    for delimiter in ("sep=,", '"sep=;"', "SEP=\t"):
+        path.write_text(f"{delimiter}\nheight,width,kind\n1,2,0\n", encoding="utf-8-sig")
+        refused(str(path), BEDS, "its first line is Excel's 'sep='", DataProblem.COLUMNS, known=True)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Examples for a trained model: where labels come from, and what cannot be read."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from PIL import Image
 
 from client.data import to_predict
-from client.data.to_predict import Batch, examples_of
+from client.data.to_predict import Batch, examples_of, scaler_from
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard
@@ -102,9 +103,13 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1,2")
     (tmp_path / "a.txt").write_text("1,2")
     np.savez(tmp_path / "a.npz", x=X)
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "loop.npz").symlink_to("loop.npz")
     vectors = CARD.model_copy(update={"input_shape": (64,)})
     for name, card, line in (
         ("nothing", CARD, "no such file or folder"),
+        ("pipe.csv", CARD, "it is no file, but a pipe"),
+        ("loop.npz", CARD, "it is no file, but a pipe, a device or a link that leads nowhere"),
         ("a.csv", CARD, r"2 columns of features, where the task.s inputs have shape \(1, 8, 8\): 64 are needed"),
         ("a.txt", CARD, "a file of data is a .csv, a .jsonl, a .parquet or an .npz with an array x"),
         ("empty", CARD, "it holds no images"),
@@ -115,3 +120,5 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"^data = '{tmp_path}/{name}' is not allowed: {line}") as error:
             read(tmp_path / name, card)
         assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match=r"^scale-from = .*pipe\.csv' is not allowed: it is no file"):
+        scaler_from(str(tmp_path / "pipe.csv"), vectors, TASK)
