@@ -36,8 +36,8 @@ def write_new(kind: str, path: Path) -> str:
     *_, name = modules = path.with_suffix("").parts
     if path.suffix != ".py" or not all(part.isidentifier() and not iskeyword(part) for part in modules):
         raise ConfigError(f"file = '{path}' is not allowed: letters, digits and _, ending in .py, below this folder")
-    if not path.exists() and not Path(modules[0]).is_dir() and is_importable(modules[0]):
-        raise ConfigError(f"file = '{path}' is not allowed: Python has another module '{modules[0]}'")
+    if not path.exists() and not Path(modules[0]).is_dir():
+        _check_free("file", path, modules[0])
     text = resources.files("fedappeal.cli.templates").joinpath(f"{kind}.py").read_text(encoding="utf-8")
     class_name = "".join(map(str.capitalize, name.split("_")))
     if name_of_class(class_name) in RunConfig.by_key() or re.search(rf"\b{class_name}\b", text.replace("Mine", "")):
@@ -62,12 +62,19 @@ def _write_app(folder: Path) -> str:
     name = folder.name
     if not _APP_NAME.fullmatch(name) or iskeyword(name):
         raise ConfigError(f"folder = '{folder}' is not allowed: up to 32 small letters and digits, a letter first")
+    if not folder.exists():
+        _check_free("folder", folder, name)
     try:
         folder.mkdir(parents=True)
         _copy(resources.files("fedappeal.cli.templates").joinpath(APP), folder, name)
     except OSError as error:
         raise ConfigError(f"folder = '{folder}' is not allowed: {error.strerror}; nothing was written") from None
     return f"{folder}: change it, run it with `flwr run {folder}`"
+
+
+def _check_free(setting: str, path: Path, module: str) -> None:
+    if is_importable(module):
+        raise ConfigError(f"{setting} = '{path}' is not allowed: Python has another module '{module}'")
 
 
 def _copy(source: Traversable, target: Path, name: str) -> None:

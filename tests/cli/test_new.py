@@ -57,6 +57,9 @@ def test_what_it_writes_is_checked_and_runs_as_its_line_says(
         ("task", "../a.py", "file = '../a.py' is not allowed: letters"),
         ("task", "my-task.py", "file = 'my-task.py' is not allowed: letters"),
         ("task", "numpy.py", "file = 'numpy.py' is not allowed: Python has another module 'numpy'"),
+        ("app", "torch", "folder = 'torch' is not allowed: Python has another module 'torch'"),
+        ("app", "below/client", "folder = 'below/client' is not allowed: Python has another module 'client'"),
+        ("app", "there.py", "folder = 'there.py' is not allowed: up to 32 small letters"),
     ],
 )
 @pytest.mark.usefixtures("command")
