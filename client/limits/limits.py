@@ -183,8 +183,12 @@ def write_limits(folder: Path, limits: Limits) -> None:
 
 
 def reset_limits(folder: Path) -> None:
-    """Forget what was set: the defaults count."""
-    (folder / LIMITS).unlink(missing_ok=True)
+    """Forget what was set: the defaults count; ConfigError where the file cannot be deleted."""
+    path = folder / LIMITS
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"file '{path}' cannot be deleted: {error.strerror}") from None
 
 
 def describe_limits(limits: Limits) -> list[str]:

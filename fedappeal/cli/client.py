@@ -1,5 +1,6 @@
 """`fedappeal client`: one volunteer; its owner looks (`status`), rests (`pause`) and comes back (`reset`)."""
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -42,13 +43,25 @@ DEFAULT_STATE = Path("~/.fedappeal/client")
 StateDir = Annotated[Path, typer.Option(help="folder of this client's durable state")]
 
 
+def state_folder(path: Path) -> Path:
+    """Return a state folder, which may still have to be made.
+
+    Raises:
+        ConfigError: something else is there, or a link that leads nowhere.
+    """
+    folder = local_path(path, "state-dir")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ConfigError(f"state-dir = '{path}' is not allowed: it is no folder")
+    return folder
+
+
 @client_app.callback()
 @with_client_options
 def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = DEFAULT_STATE) -> None:
     """Join a federation as one volunteer, until SIGTERM or Ctrl-C."""
     if context.invoked_subcommand is not None:
         return
-    folder = local_path(state_dir, "state-dir").absolute()
+    folder = state_folder(state_dir).absolute()
     if not given["superlink"]:
         from client.state.membership import Membership
 
@@ -208,7 +221,7 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Show what this client remembers: id, requirement, runs, model."""
     from client.process.status import describe
 
-    print_lines(describe(local_path(state_dir, "state-dir")))
+    print_lines(describe(state_folder(state_dir)))
 
 
 @client_app.command("sent")
@@ -218,7 +231,7 @@ def sent(state_dir: StateDir = DEFAULT_STATE) -> None:
     from client.process.status import receipt_lines
     from client.state.receipts import read_receipts
 
-    kept = read_receipts(store_of(local_path(state_dir, "state-dir")).folder)
+    kept = read_receipts(store_of(state_folder(state_dir)).folder)
     print_lines(receipt_lines(kept))
     if kept.problem:
         complain(kept.problem)
@@ -233,7 +246,7 @@ def approve(
     """Approve a run that waits for it (`--approve asked`)."""
     from client.approval import approve as approve_run
 
-    print_lines([approve_run(local_path(state_dir, "state-dir"), run)])
+    print_lines([approve_run(state_folder(state_dir), run)])
 
 
 @client_app.command("pause")
@@ -241,7 +254,7 @@ def pause(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Rest: stay connected, but answer nothing until `fedappeal client resume`."""
     from client.process.owner import pause as pause_client
 
-    print_lines([pause_client(local_path(state_dir, "state-dir"))])
+    print_lines([pause_client(state_folder(state_dir))])
 
 
 @client_app.command("resume")
@@ -249,7 +262,7 @@ def resume(state_dir: StateDir = DEFAULT_STATE) -> None:
     """End a pause, and nothing else: runs that were left stay left."""
     from client.process.owner import resume as resume_client
 
-    print_lines([resume_client(local_path(state_dir, "state-dir"))])
+    print_lines([resume_client(state_folder(state_dir))])
 
 
 @client_app.command("reset")
@@ -260,7 +273,7 @@ def reset(
     """Come back: end a pause and forget having left; the requirement stays, unless --forget."""
     from client.process.owner import reset as reset_client
 
-    print_lines([reset_client(local_path(state_dir, "state-dir"), forget)])
+    print_lines([reset_client(state_folder(state_dir), forget)])
 
 
 @client_app.command("leave")
@@ -280,13 +293,13 @@ def leave(
     if federation:
         from client.fleet.leaving import leave_federation
 
-        print_lines(leave_federation(local_path(state_dir, "state-dir").absolute()))
+        print_lines(leave_federation(state_folder(state_dir).absolute()))
         return
     from client.process.owner import leave as leave_run
 
     if bool(run) == all_runs:
         raise ConfigError(f"run = '{run}' is not allowed{' with --all' if run else ''}: a run, or --all")
-    print_lines([leave_run(local_path(state_dir, "state-dir"), None if all_runs else run)])
+    print_lines([leave_run(state_folder(state_dir), None if all_runs else run)])
 
 
 @client_app.command("limits", cls=brief_command("limits"))
@@ -299,7 +312,7 @@ def limits(
     """Show what a server may ask of this client, and change it; 0: no limit. A running client takes it up."""
     from client.limits.limits import Limits, describe_limits, read_limits, reset_limits, write_limits
 
-    folder = local_path(state_dir, "state-dir")
+    folder = state_folder(state_dir)
     if given:
         changed = (Limits() if reset else read_limits(folder)).with_values(given)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedappeal.cli.client import DEFAULT_STATE, StateDir, checked_owner, chosen_options
+from fedappeal.cli.client import DEFAULT_STATE, StateDir, checked_owner, chosen_options, state_folder
 from fedappeal.cli.options import with_client_options
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import local_path
@@ -51,7 +51,7 @@ def join(
             invitation = file.read(LONGEST)
     except (OSError, ValueError):  # the line itself
         pass
-    invited, folder = Invitation.parse(invitation), local_path(state_dir, "state-dir").absolute()
+    invited, folder = Invitation.parse(invitation), state_folder(state_dir).absolute()
     member = Membership.read(folder)
     if member and member.fingerprint != invited.fingerprint.hex():
         raise ConfigError(
