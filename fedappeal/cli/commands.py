@@ -12,7 +12,7 @@ from fedappeal.cli.brief_help import brief_command
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import certs, federation_app, key
 from fedappeal.cli.join import join
-from fedappeal.cli.options import with_groups, with_run_options
+from fedappeal.cli.options import naming, with_groups, with_run_options
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import local_path
 
@@ -219,13 +219,14 @@ def simulate(
     settings |= {"task": app, "model": arrays} if app else {}
     observers, settings = observers_of(watching, settings)
     machine = options.machine()
-    plans = swept_plans(settings, sweep or [], str(settings.get("out", "")), machine.data_dir)
-    report_unused(plans)
-    other = plan_against(plans, against) if against else None
-    simulation = Simulation(
-        mode, machine.device, machine.data_dir, machine.threads, evaluation_precision=evaluation_precision
-    )
-    start_simulations(plans, InProcess(simulation, machine, workers), observers)
+    with naming({"task": "app", "model": "arrays"} if app else {}):
+        plans = swept_plans(settings, sweep or [], str(settings.get("out", "")), machine.data_dir)
+        report_unused(plans)
+        other = plan_against(plans, against) if against else None
+        simulation = Simulation(
+            mode, machine.device, machine.data_dir, machine.threads, evaluation_precision=evaluation_precision
+        )
+        start_simulations(plans, InProcess(simulation, machine, workers), observers)
     if other is not None:
         show_against(plans[0].given_path, other, machine.device, machine.threads)
 

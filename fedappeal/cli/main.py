@@ -60,13 +60,14 @@ def main(by_variables: str = "") -> None:
     from typer.main import get_command
 
     from fedappeal.cli.commands import cli
-    from fedappeal.cli.options import take_variables
+    from fedappeal.cli.options import refuse_empty_paths, take_variables
     from fedappeal.settings.config import ConfigError
     from fedappeal.system.plain_files import OF_THE_DISK
     from fedappeal.views.terminal.printing import complain
 
     try:
         command = get_command(cli)
+        refuse_empty_paths(command)
         if by_variables and isinstance(command, Group):
             take_variables(command.commands[by_variables])
         sys.exit(command(sys.argv[1:] or ["--help"], prog_name="fedappeal", standalone_mode=False) or 0)

@@ -1,7 +1,8 @@
 """Command-line options made from fields of settings, and ``--set`` for the settings of plug-ins."""
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -112,6 +113,38 @@ def take_variables(command: click.Command) -> None:
     """Let environment variables set a command's options: ``DATA_DIR`` is ``--data-dir``; an empty one sets none."""
     for option in command.params:
         option.envvar = option.opts[0].lstrip("-").replace("-", "_").upper()
+
+
+@contextmanager
+def naming(options: Mapping[str, str]) -> Iterator[None]:
+    """Let the block's errors name settings as the command does.
+
+    Args:
+        options: the command's name of a setting, by the setting's.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        setting, equals, value = str(error).partition(" = ")
+        error.args = (options.get(setting, setting) + equals + value,)
+        raise
+
+
+class _Path(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path; an empty one would be the current folder."""
+        if value == "" and param is not None:
+            raise ConfigError(f"{kebab(str(param.name))} = '' is not allowed: the path of a file or folder")
+        return super().convert(value, param, ctx)
+
+
+def refuse_empty_paths(command: click.Command) -> None:
+    """Let a command and those below it refuse paths that are empty."""
+    for parameter in command.params:
+        if isinstance(parameter.type, click.Path):
+            parameter.type = _Path()
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        refuse_empty_paths(below)
 
 
 def plugin_options(pairs: Iterable[str]) -> dict[str, Scalar]:

@@ -330,6 +330,42 @@ def test_a_home_of_nobody(command: str, setting: str, refused: Refused) -> None:
     assert re.match(rf"fedappeal: {setting} = '~no-such-user/a(\.fab)?' is not allowed: no user has a home", line)
 
 
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [
+        (("predict", "", "--data", "a"), "model"),
+        (("predict", "a", "--data", ""), "data"),
+        (("report", "a", ""), "runs"),
+        (("client", "limits", "--state-dir="), "state-dir"),
+        (("federation", "list", "--federation", ""), "federation"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(command: tuple[str, ...], setting: str, refused: Refused) -> None:
+    assert refused(*command) == f"fedappeal: {setting} = '' is not allowed: the path of a file or folder"
+
+
+def test_an_apps_arrays_are_called_as_the_command_calls_them(refused: Refused) -> None:
+    line = refused("simulate", "--app", "json:loads", "--arrays", "nowhere:initial")
+    assert line.startswith("fedappeal: arrays = 'nowhere:initial' cannot be imported")
+    line = refused("simulate", "--app", "nowhere:app", "--arrays", "json:loads")
+    assert line.startswith("fedappeal: app = 'nowhere:app' cannot be imported")
+
+
+@pytest.mark.parametrize("words", ["limits", "limits --reset", "limits --reset --max-steps 5", "pause", CONNECTED])
+def test_a_state_folder_that_is_none(words: str, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("")
+    for name in ("loop", "file"):
+        line = refused("client", *words.split(), "--state-dir", str(tmp_path / name))
+        assert line == f"fedappeal: state-dir = '{tmp_path / name}' is not allowed: it is no folder"
+
+
+def test_limits_that_cannot_be_reset(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "limits.json").mkdir()
+    line = refused("client", "limits", "--reset", "--state-dir", str(tmp_path))
+    assert line == f"fedappeal: file '{tmp_path / 'limits.json'}' cannot be deleted: Is a directory"
+
+
 def test_an_id_that_no_run_can_have(refused: Refused) -> None:
     line = refused("federation", "stop", str(1 << 64), "--superlink", "127.0.0.1:1", "--insecure")
     assert f"{1 << 64} is not in the range" in line
