@@ -25,6 +25,7 @@ from fedappeal.core.local_rule import StoredRecord
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.system.locks import changing
 
 if TYPE_CHECKING:  # status and page need no model
     from client.answers import Question
@@ -70,16 +71,17 @@ def held_back(node: NodeSettings, question: "Question", kind: str, code: str = "
         if same := [values for values in of_run if identity.items() <= values.items()]:
             return None if any(values["approved"] for values in same) else Outcome(what, WHY[word])
     name = _PREFIX + _hash({**identity, "told": _hash(told) if is_roll_call else ""})
-    record = store.read(name)
     values: dict[str, Scalar] = {"runs": "", "approved": False, "at": time.time()}
     values |= {**identity, "what": _description(superlink, question, told if is_roll_call else _UNTOLD, code)}
-    values |= record.values if record else {}
-    known, run_key = str(values["runs"]).split(), str(told.get(keys.RUN_KEY, ""))
-    if new := [run for run in (run_id, run_key) if keys.is_run_key(run) and run not in ("", *known)]:
-        store.write(name, StoredRecord({**values, "runs": " ".join([*known, *new][-_MOST:])}))
-        waiting = sorted((v["at"], n) for n, v in _records(store).items() if not v["approved"])
-        for _, oldest in waiting[:-_MOST]:
-            store.delete(oldest)
+    with changing(store.folder):
+        record = store.read(name)
+        values |= record.values if record else {}
+        known, run_key = str(values["runs"]).split(), str(told.get(keys.RUN_KEY, ""))
+        if new := [run for run in (run_id, run_key) if keys.is_run_key(run) and run not in ("", *known)]:
+            store.write(name, StoredRecord({**values, "runs": " ".join([*known, *new][-_MOST:])}))
+            waiting = sorted((v["at"], n) for n, v in _records(store).items() if not v["approved"])
+            for _, oldest in waiting[:-_MOST]:
+                store.delete(oldest)
     if values["approved"]:
         return None
     if not is_roll_call:
@@ -115,17 +117,18 @@ def approve(folder: Path, run: str) -> str:
         ConfigError: no such run has asked, or several have.
     """
     store = store_of(folder)
-    named = {name: v for name, v in _records(store).items() if run in (name, *str(v["runs"]).split())}
-    asked = {name: values for name, values in named.items() if not values["approved"]}
-    whats = {str(values["what"]): name for name, values in (asked or named).items()}
-    if asked and len(whats) > 1:
-        each = "; ".join(f"{name} ({what})" for what, name in whats.items())
-        raise ConfigError(f"run = '{run}' is not allowed: several runs ask by that name; approve one of {each}")
-    if not named:
-        waiting = ", ".join(name for name, (approved, _) in asking(folder).items() if not approved) or "none"
-        raise ConfigError(f"run = '{run}' is not allowed: a run that has asked for approval ({waiting})")
-    for name, values in asked.items():
-        store.write(name, StoredRecord({**values, "approved": True}))
+    with changing(folder):
+        named = {name: v for name, v in _records(store).items() if run in (name, *str(v["runs"]).split())}
+        asked = {name: values for name, values in named.items() if not values["approved"]}
+        whats = {str(values["what"]): name for name, values in (asked or named).items()}
+        if asked and len(whats) > 1:
+            each = "; ".join(f"{name} ({what})" for what, name in whats.items())
+            raise ConfigError(f"run = '{run}' is not allowed: several runs ask by that name; approve one of {each}")
+        if not named:
+            waiting = ", ".join(name for name, (approved, _) in asking(folder).items() if not approved) or "none"
+            raise ConfigError(f"run = '{run}' is not allowed: a run that has asked for approval ({waiting})")
+        for name, values in asked.items():
+            store.write(name, StoredRecord({**values, "approved": True}))
     (folder / RETURNED).touch(mode=0o600)
     return f"approved: {next(iter(whats))}; a running client says so at once (a stock SuperNode: once restarted)"
 

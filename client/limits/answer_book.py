@@ -6,7 +6,6 @@ and settings again where they come again (a resumed run repeats a round), and a 
 small file of the state folder.
 """
 
-import fcntl
 import hashlib
 import logging
 import time
@@ -20,12 +19,10 @@ from client.limits.limits import LimitReached, Limits
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.system.files import replace_file
-from fedappeal.system.plain_files import open_lock
+from fedappeal.system.locks import changing
 
 ANSWERS = "answers.json"
 """The file's name in the state folder."""
-_LOCK = "answers.lock"
-"""Name of the file that a process locks while it changes the counts."""
 KEPT_RUNS = 32
 """Runs of which the questions are remembered; the one asked longest ago is forgotten first."""
 KEPT_ROUNDS = 8
@@ -194,8 +191,7 @@ class AnswerBook:
     @contextmanager
     def _changed(self) -> Iterator[_Content]:
         """Give the counts, to be kept as the block leaves them; another process that changes them waits."""
-        with open(self._path.with_name(_LOCK), "a", encoding="utf-8", opener=open_lock) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with changing(self._path.parent):
             content = self._read()
             yield content
             # Not forced to the disk: a power cut may cost a few counts, and a small device's card lives longer.

@@ -23,6 +23,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
 from fedappeal.settings.training import LocalTrainingSettings
 from fedappeal.system.files import state_of
+from fedappeal.system.locks import changing
 
 KEPT_RUNS = 20
 """Latest runs of which everything is kept."""
@@ -359,7 +360,8 @@ class Guard:
         """
         if self._book is not None and isinstance(store, DiskStore):
             needed = (_MODELS_OF_A_RUN + own_models) * content_bytes(initial)
-            prune(store, self._book, run_key, self.limits.max_state, needed)
+            with changing(store.folder):
+                prune(store, self._book, run_key, self.limits.max_state, needed)
 
 
 def config_of(message: Message) -> Mapping[str, Any]:

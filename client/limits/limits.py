@@ -19,6 +19,7 @@ from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, NonNegative, Scalar, Settings, scalar
 from fedappeal.settings.model import fact, setting
 from fedappeal.system.files import replace_file
+from fedappeal.system.locks import changing
 
 LIMITS = "limits.json"
 """The file's name in the state folder."""
@@ -179,14 +180,16 @@ def _unreadable(path: Path, error: Exception) -> ConfigError:
 def write_limits(folder: Path, limits: Limits) -> None:
     """Keep limits in a state folder; of those that are as by default nothing is written."""
     changed = limits.model_dump(by_alias=True, exclude_defaults=True)
-    replace_file(folder / LIMITS, (json.dumps(changed, indent=1) + "\n").encode(), mode=0o600)
+    with changing(folder):
+        replace_file(folder / LIMITS, (json.dumps(changed, indent=1) + "\n").encode(), mode=0o600)
 
 
 def reset_limits(folder: Path) -> None:
     """Forget what was set: the defaults count; ConfigError where the file cannot be deleted."""
     path = folder / LIMITS
     try:
-        path.unlink(missing_ok=True)
+        with changing(folder):
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"file '{path}' cannot be deleted: {error.strerror}") from None
 

@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from client.participant import Participant
 from client.settings import NodeSettings
+from client.state.store import changing_records
 from fedappeal.core.local_rule import LocalRule, Store, StoredRecord
 from fedappeal.flower.privacy import NDArray, clip_and_noise, clip_update, update_norm
 from fedappeal.protocol import keys
@@ -137,10 +138,11 @@ def noise_key(store: Store) -> str:
     The server knows the run's seed, the client-id and the round: noise drawn from these alone it could draw as well,
     and take off.
     """
-    if (record := store.read("noise-key")) is None:
-        record = StoredRecord({"key": secrets.token_hex(16)})
-        store.write("noise-key", record)
-    return str(record.values["key"])
+    with changing_records(store):
+        if (record := store.read("noise-key")) is None:
+            record = StoredRecord({"key": secrets.token_hex(16)})
+            store.write("noise-key", record)
+        return str(record.values["key"])
 
 
 def _views(model: ArrayRecord, names: Iterable[str]) -> list[NDArray]:

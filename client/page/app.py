@@ -33,6 +33,7 @@ from fedappeal.record.looks import LOOKS
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import fact
 from fedappeal.system.files import state_of
+from fedappeal.system.locks import changing
 from fedappeal.web.buttons import Act, button
 
 TRIAL = "/trial"
@@ -229,10 +230,19 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
 
     busy = asyncio.Lock()
 
-    def keep(limits: Limits, message: str = "limits kept") -> str:
-        check_surroundings(limits, Surroundings())
+    def limits_with(values: dict[str, Any]) -> Limits:
+        return (_limits(folder) or Limits()).with_values(values)
+
+    def keep_some(body: dict[str, Any]) -> str:
+        check_surroundings(limits_with(body), Surroundings())
+        with changing(folder):
+            write_limits(folder, limits_with(body))
+        return "limits kept"
+
+    def keep_all(body: dict[str, Any]) -> str:
+        check_surroundings(limits := preset(body.get("preset")), Surroundings())
         write_limits(folder, limits)
-        return message
+        return f"limits are now {body['preset']}"
 
     def leave_run(body: dict[str, Any]) -> str:
         if not isinstance(body.get("run"), str):
@@ -259,8 +269,8 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
         "leave": leave_run,
         "come-back": come_back,
         "erase": lambda body: reset(folder, forget=True),
-        "limits": lambda body: keep((_limits(folder) or Limits()).with_values(body)),
-        "preset": lambda body: keep(preset(body.get("preset")), f"limits are now {body['preset']}"),
+        "limits": keep_some,
+        "preset": keep_all,
     }
 
     return Starlette(

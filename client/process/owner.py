@@ -12,6 +12,7 @@ from fedappeal.core.local_rule import StoredRecord
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
+from fedappeal.system.locks import changing
 from fedappeal.system.wording import plural
 
 PAUSED = "paused"
@@ -130,30 +131,31 @@ def reset(folder: Path, forget: bool = False) -> str:
             be averaged away.
     """
     store = store_of(folder)
-    if forget:
-        AnswerBook(folder).forget()  # first: where it refuses, nothing has been done
-    (folder / PAUSED).unlink(missing_ok=True)
-    runs = damaged = 0
-    departed = departures(store)
-    for run_key in departed:
-        store.delete(DEPARTURE + run_key)
-    for name in store.names():
-        has_left = _left(store, name, departed) if is_precious(name) else False
-        runs += has_left is not False and name.startswith("run-")
-        if forget and name not in KEPT:
-            store.delete(name)
-        elif has_left is None:
-            store.put_aside(name)
-            damaged += 1
-        elif has_left:
-            RunMemory(store, name.removeprefix("run-")).leave(0)
-    if forget:
-        for name in store.damaged_names():
-            if name not in KEPT:
+    with changing(folder):
+        if forget:
+            AnswerBook(folder).forget()  # first: where it refuses, nothing has been done
+        (folder / PAUSED).unlink(missing_ok=True)
+        runs = damaged = 0
+        departed = departures(store)
+        for run_key in departed:
+            store.delete(DEPARTURE + run_key)
+        for name in store.names():
+            has_left = _left(store, name, departed) if is_precious(name) else False
+            runs += has_left is not False and name.startswith("run-")
+            if forget and name not in KEPT:
                 store.delete(name)
-        Activity(folder).forget()
-    if runs:
-        (folder / RETURNED).touch(mode=0o600)
+            elif has_left is None:
+                store.put_aside(name)
+                damaged += 1
+            elif has_left:
+                RunMemory(store, name.removeprefix("run-")).leave(0)
+        if forget:
+            for name in store.damaged_names():
+                if name not in KEPT:
+                    store.delete(name)
+            Activity(folder).forget()
+        if runs:
+            (folder / RETURNED).touch(mode=0o600)
     aside = f"; {plural(damaged, 'damaged record')} put aside" if damaged else ""
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
     again = "; a running run asks again within two rounds (a stock SuperNode: once restarted)" if runs else ""

@@ -21,6 +21,7 @@ from fedappeal.flower.node.fleet import COMPLETED, FAILED, STOPPED
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import TEST_SPLIT, is_run_key
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
+from fedappeal.system.locks import changing
 from fedappeal.system.wording import plural
 
 ACTIVITY = "activity.json"
@@ -288,61 +289,64 @@ class Activity:
             final: whether this was the run's last message.
             decided: what was decided, and why; None: nothing.
         """
-        runs, now = self.runs(), self._clock()
-        if not runs and self._path.exists():
-            with suppress(OSError):
-                set_aside(self._path)  # damaged, not empty: it holds a run from the first answer on
-        strategy, task = (printable(settings.get(key, ""), _LONGEST) for key in ("strategy", "task"))
-        run = runs.pop(run_key, None) or RunActivity(run_key, strategy, task, now, now)
-        since, goodwill = run.served_since, run.goodwill
-        if judged and judged.split != "test":
-            since, goodwill = (since or server_round) if judged.met else 0, judged.goodwill_spent
-        test, curve, decisions = run.test, run.curve, run.decisions
-        if judged and judged.score is not None and math.isfinite(judged.score):
-            earlier = tuple(point for point in curve if point[0] < server_round)  # a resumed run repeats rounds
-            test, curve = judged, (*earlier, (server_round, judged.score))[-KEPT_FIGURES:]
-        if decided:
-            latest = PastDecision(now, server_round, decided[0], printable(decided[1], _LONGEST_REASON))
-            decisions = (*decisions, latest)[-KEPT_DECISIONS:]
-        runs[run_key] = replace(
-            run,
-            last=now,
-            done={**run.done, done: run.done.get(done, 0) + 1} if done else run.done,
-            seconds=run.seconds + seconds,
-            bytes_up=run.bytes_up + bytes_up,
-            bytes_down=run.bytes_down + bytes_down,
-            server_round=server_round if judged else run.server_round,
-            judged=judged or run.judged,
-            served_since=since,
-            goodwill=goodwill,
-            run_id=run_id or run.run_id,
-            ended=OVER if final else "",
-            test=test,
-            curve=curve,
-            decisions=decisions,
-        )
-        self._keep(runs)
+        with changing(self._path.parent):
+            runs, now = self.runs(), self._clock()
+            if not runs and self._path.exists():
+                with suppress(OSError):
+                    set_aside(self._path)  # damaged, not empty: it holds a run from the first answer on
+            strategy, task = (printable(settings.get(key, ""), _LONGEST) for key in ("strategy", "task"))
+            run = runs.pop(run_key, None) or RunActivity(run_key, strategy, task, now, now)
+            since, goodwill = run.served_since, run.goodwill
+            if judged and judged.split != "test":
+                since, goodwill = (since or server_round) if judged.met else 0, judged.goodwill_spent
+            test, curve, decisions = run.test, run.curve, run.decisions
+            if judged and judged.score is not None and math.isfinite(judged.score):
+                earlier = tuple(point for point in curve if point[0] < server_round)  # a resumed run repeats rounds
+                test, curve = judged, (*earlier, (server_round, judged.score))[-KEPT_FIGURES:]
+            if decided:
+                latest = PastDecision(now, server_round, decided[0], printable(decided[1], _LONGEST_REASON))
+                decisions = (*decisions, latest)[-KEPT_DECISIONS:]
+            runs[run_key] = replace(
+                run,
+                last=now,
+                done={**run.done, done: run.done.get(done, 0) + 1} if done else run.done,
+                seconds=run.seconds + seconds,
+                bytes_up=run.bytes_up + bytes_up,
+                bytes_down=run.bytes_down + bytes_down,
+                server_round=server_round if judged else run.server_round,
+                judged=judged or run.judged,
+                served_since=since,
+                goodwill=goodwill,
+                run_id=run_id or run.run_id,
+                ended=OVER if final else "",
+                test=test,
+                curve=curve,
+                decisions=decisions,
+            )
+            self._keep(runs)
 
     def rested(self, why: str) -> None:
         """Remember that the client begins to rest, in each run that may ask it.
 
         Of rests in a row, the latest is kept.
         """
-        runs, now, resting = self.runs(), self._clock(), {}
-        for run in list(runs.values())[-_DETAILED_RUNS:]:
-            latest = run.decisions[-1] if run.decisions and not run.ended else None
-            if latest is not None and latest.what not in _NEVER_ASKED_AGAIN:
-                before = run.decisions[:-1] if latest.what == RESTED else run.decisions
-                decision = PastDecision(now, latest.server_round, RESTED, printable(why, _LONGEST_REASON))
-                resting[run.run_key] = replace(run, decisions=(*before, decision)[-KEPT_DECISIONS:])
-        if resting:
-            self._keep({**runs, **resting})
+        with changing(self._path.parent):
+            runs, now, resting = self.runs(), self._clock(), {}
+            for run in list(runs.values())[-_DETAILED_RUNS:]:
+                latest = run.decisions[-1] if run.decisions and not run.ended else None
+                if latest is not None and latest.what not in _NEVER_ASKED_AGAIN:
+                    before = run.decisions[:-1] if latest.what == RESTED else run.decisions
+                    decision = PastDecision(now, latest.server_round, RESTED, printable(why, _LONGEST_REASON))
+                    resting[run.run_key] = replace(run, decisions=(*before, decision)[-KEPT_DECISIONS:])
+            if resting:
+                self._keep({**runs, **resting})
 
     def end(self, run_key: str, how: str) -> None:
         """Remember how a run has ended whose last message did not come: one of `ENDED_LINES`."""
-        runs = self.runs()
-        if run_key in runs and not runs[run_key].ended:
-            self._keep({**runs, run_key: replace(runs[run_key], ended=how)})
+        with changing(self._path.parent):
+            runs = self.runs()
+            if run_key in runs and not runs[run_key].ended:
+                self._keep({**runs, run_key: replace(runs[run_key], ended=how)})
 
     def _keep(self, runs: Mapping[str, RunActivity]) -> None:
         latest_runs = [asdict(activity) for activity in runs.values()][-KEPT_RUNS:]
@@ -356,5 +360,6 @@ class Activity:
 
     def forget(self) -> None:
         """Forget all runs."""
-        for file in (self._path, *self._path.parent.glob(f"{ACTIVITY}.{DAMAGED}*")):
-            file.unlink(missing_ok=True)
+        with changing(self._path.parent):
+            for file in (self._path, *self._path.parent.glob(f"{ACTIVITY}.{DAMAGED}*")):
+                file.unlink(missing_ok=True)

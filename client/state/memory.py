@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.settings import NodeSettings
+from client.state.store import changing_records
 from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.core.policy import Past
 from fedappeal.protocol.keys import Decision, is_run_key
@@ -31,11 +32,13 @@ def client_identity(node: NodeSettings, store: Store) -> str:
         return node.client_id
     if node.partition_id >= 0 and not store.durable:
         return client_of_partition(node.partition_id)
-    if (record := store.read("identity")) is not None:
-        return str(record.values["client-id"])
-    fresh = client_of_partition(node.partition_id) if node.partition_id >= 0 else f"client-{uuid.uuid4().hex[:12]}"
-    store.write("identity", StoredRecord({"client-id": fresh}))
-    return fresh
+    with changing_records(store):
+        if (record := store.read("identity")) is not None:
+            return str(record.values["client-id"])
+        place = node.partition_id
+        fresh = client_of_partition(place) if place >= 0 else f"client-{uuid.uuid4().hex[:12]}"
+        store.write("identity", StoredRecord({"client-id": fresh}))
+        return fresh
 
 
 def client_of_partition(number: int) -> str:
@@ -144,9 +147,10 @@ class RunMemory:
 
     def pay(self, server_round: int, model: str) -> None:
         """Remember a round that the client joins on request, before it trains."""
-        spent = self._spent()
-        if (payment := _payment(server_round, model)) not in spent:
-            self._remember("goodwill-spent", " ".join((*spent, payment)))
+        with changing_records(self._store):
+            spent = self._spent()
+            if (payment := _payment(server_round, model)) not in spent:
+                self._remember("goodwill-spent", " ".join((*spent, payment)))
 
     @property
     def goodwill_spent(self) -> int:
@@ -170,10 +174,11 @@ class RunMemory:
     def keep(self, what: str, server_round: int, arrays: Mapping[str, NDArray[np.generic]]) -> None:
         """Remember arrays after a round, and keep those from before that round: it may be repeated."""
         now, previous = self._names_of(what)
-        record = self._store.read(now)
-        if record is not None and int(record.values["round"]) < server_round:
-            self._store.write(previous, record)
-        self._store.write(now, StoredRecord({"round": server_round}, arrays))
+        with changing_records(self._store):
+            record = self._store.read(now)
+            if record is not None and int(record.values["round"]) < server_round:
+                self._store.write(previous, record)
+            self._store.write(now, StoredRecord({"round": server_round}, arrays))
 
     def _names_of(self, what: str) -> tuple[str, str]:
         return f"{what}-{self._run_key}", f"{what}-{self._run_key}-before"
@@ -198,6 +203,7 @@ class RunMemory:
         return {"requirement": "", "left-round": 0, "goodwill-spent": "", **(record.values if record else {})}
 
     def _remember(self, key: str, value: Scalar) -> None:
-        values = self._values()
-        if values[key] != value:
-            self._store.write(f"run-{self._run_key}", _run_record(tuple({**values, key: value}.items())))
+        with changing_records(self._store):
+            values = self._values()
+            if values[key] != value:
+                self._store.write(f"run-{self._run_key}", _run_record(tuple({**values, key: value}.items())))

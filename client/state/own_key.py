@@ -3,7 +3,6 @@
 A client whose node has a key of its own (``--key``) needs none: the SuperLink checks that one at each call.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedappeal.protocol import keys, proof
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
+from fedappeal.system.locks import changing
 
 FILE = "identity.key"
 _PRIVATE = 0o600
@@ -50,18 +51,9 @@ def own_key(folder: Path) -> ec.EllipticCurvePrivateKey:
 
 def _make(path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE), "wb") as file:
-            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)  # a stock SuperNode may answer two roll calls at once: the first key stays
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink(missing_ok=True)
+    with changing(path.parent):  # a stock SuperNode may answer two roll calls at once: the first key stays
+        if not path.exists():
+            replace_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=_PRIVATE)
 
 
 def note_connection(state: RecordDict, fingerprint: str, lasting: bool, superlink: str = "") -> None:

@@ -8,13 +8,13 @@ import glob
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedappeal.core.local_rule import StoredRecord
+from fedappeal.core.local_rule import Store, StoredRecord
 from fedappeal.protocol.packing import view
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.files import (
@@ -26,6 +26,7 @@ from fedappeal.system.files import (
     state_of,
     write_safetensors,
 )
+from fedappeal.system.locks import changing
 from fedappeal.system.plain_files import paths_in
 
 PRECIOUS = ("identity", "noise-key", "run-", "departure-")
@@ -74,21 +75,26 @@ class DiskStore:
             ConfigError: a precious record is damaged, and so is its copy.
         """
         path = self.path(name)
-        try:
-            record = self.look(name)
-        except ConfigError as error:
-            if is_precious(name):
-                raise
-            aside = set_aside(path)
-            log.warning("%s: it is kept as '%s', and made again where a run needs it", error, aside.name)
-            return None
-        if record is not None and is_precious(name) and not _readable(path):
-            if path.exists():
-                log.warning(
-                    "'%s' is damaged: its copy takes its place, and it is kept as '%s'", path, set_aside(path)
-                )
-            self.write(name, record)
-        return record
+        with suppress(ConfigError):
+            record = _read_if_there(path, _record)
+            if record is not None or not self._copy(name).exists():
+                return record
+        with changing(self.folder):  # looked at again: another process may have replaced or deleted it meanwhile
+            try:
+                record = self.look(name)
+            except ConfigError as error:
+                if is_precious(name):
+                    raise
+                aside = set_aside(path)
+                log.warning("%s: it is kept as '%s', and made again where a run needs it", error, aside.name)
+                return None
+            if record is not None and not _readable(path):
+                if path.exists():
+                    log.warning(
+                        "'%s' is damaged: its copy takes its place, and it is kept as '%s'", path, set_aside(path)
+                    )
+                self.write(name, record)
+            return record
 
     def look(self, name: str) -> StoredRecord | None:
         """Return the record of that name, or None, and change nothing.
@@ -121,28 +127,31 @@ class DiskStore:
 
         A precious record has a copy, which may find no room.
         """
-        write_safetensors(self.path(name), record.arrays, record.values, mode=_FILE)
-        if not is_precious(name):
-            return
-        copy = self._copy(name)
-        try:
-            copy.parent.mkdir(mode=_FOLDER, exist_ok=True)
-            write_safetensors(copy, record.arrays, record.values, mode=_FILE)
-        except OSError as error:
-            copy.unlink(missing_ok=True)  # an older one would bring back what no longer holds
-            log.warning("'%s' has no copy until it is written again: %s", self.path(name), error)
+        with changing(self.folder):
+            write_safetensors(self.path(name), record.arrays, record.values, mode=_FILE)
+            if not is_precious(name):
+                return
+            copy = self._copy(name)
+            try:
+                copy.parent.mkdir(mode=_FOLDER, exist_ok=True)
+                write_safetensors(copy, record.arrays, record.values, mode=_FILE)
+            except OSError as error:
+                copy.unlink(missing_ok=True)  # an older one would bring back what no longer holds
+                log.warning("'%s' has no copy until it is written again: %s", self.path(name), error)
 
     def delete(self, name: str) -> None:
         """Forget the record of that name, and what was put aside of it."""
-        self._copy(name).unlink(missing_ok=True)  # first: a copy without its record would bring it back
-        for file in (self.path(name), *self.folder.glob(f"{glob.escape(name)}.safetensors.{DAMAGED}*")):
-            file.unlink(missing_ok=True)
+        with changing(self.folder):
+            self._copy(name).unlink(missing_ok=True)  # first: a copy without its record would bring it back
+            for file in (self.path(name), *self.folder.glob(f"{glob.escape(name)}.safetensors.{DAMAGED}*")):
+                file.unlink(missing_ok=True)
 
     def put_aside(self, name: str) -> None:
         """Put the record of that name aside, with its copy forgotten."""
-        self._copy(name).unlink(missing_ok=True)
-        if self.path(name).exists():
-            set_aside(self.path(name))
+        with changing(self.folder):
+            self._copy(name).unlink(missing_ok=True)
+            if self.path(name).exists():
+                set_aside(self.path(name))
 
     def damaged_names(self) -> list[str]:
         """Return the names of the records of which something was put aside, sorted."""
@@ -175,8 +184,14 @@ def tidy(folder: Path) -> None:
         with suppress(OSError):  # a file system that knows no owners; what another process deletes meanwhile
             if not os.path.islink(path):
                 os.chmod(path, _FOLDER if os.path.isdir(path) else _FILE)
-    for place in (folder, folder / _COPIES):
-        delete_unfinished(place)
+    with changing(folder):
+        for place in (folder, folder / _COPIES):
+            delete_unfinished(place)
+
+
+def changing_records(store: Store) -> AbstractContextManager[None]:
+    """Hold a store while records are read and written again, as `changing`; one in memory has one thread."""
+    return changing(store.folder) if isinstance(store, DiskStore) else nullcontext()
 
 
 def is_precious(name: str) -> bool:

@@ -311,12 +311,14 @@ def limits(
 ) -> None:
     """Show what a server may ask of this client, and change it; 0: no limit. A running client takes it up."""
     from client.limits.limits import Limits, describe_limits, read_limits, reset_limits, write_limits
+    from fedappeal.system.locks import changing
 
     folder = state_folder(state_dir)
     if given:
-        changed = (Limits() if reset else read_limits(folder)).with_values(given)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_limits(folder, changed)
+        with changing(folder):
+            changed = (Limits() if reset else read_limits(folder)).with_values(given)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_limits(folder, changed)
     elif reset:
         reset_limits(folder)
     print_lines(describe_limits(read_limits(folder)))

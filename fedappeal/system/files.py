@@ -304,6 +304,12 @@ def delete_unfinished(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
+def _is_being_written(file: Path, process: int) -> bool:
+    with suppress(psutil.Error, FileNotFoundError):
+        return bool(psutil.Process(process).create_time() <= file.stat().st_mtime)  # else another had its number
+    return False
+
+
 def path_of(name: str, given: Any) -> Path:
     """Return a path that a program gives.
 
@@ -317,12 +323,6 @@ def path_of(name: str, given: Any) -> Path:
     if not isinstance(given, str | os.PathLike) or "\0" in str(given):
         raise ConfigError(f"{name} = {given!r} is not allowed: a path is")
     return Path(given)
-
-
-def _is_being_written(file: Path, process: int) -> bool:
-    with suppress(psutil.Error, FileNotFoundError):
-        return bool(psutil.Process(process).create_time() <= file.stat().st_mtime)  # else another had its number
-    return False
 
 
 def check_file(name: str, path: Path) -> None:

@@ -2,9 +2,10 @@
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -16,9 +17,13 @@ from fedappeal.system.plain_files import NotPlain, open_lock, open_plain
 LOCK = "lock"
 """Name of the file in the folder that the running process holds; its process id is in it."""
 
+CHANGES = "changes.lock"
+"""Name of the file in the folder by which processes change its other files one after the other."""
+
 _MOMENT = 0.05
 _PATIENCE = 1.0
 """Seconds in which a process that holds a lock has written its id."""
+_held = threading.local()
 
 
 class InUse(RuntimeError):
@@ -114,3 +119,27 @@ def is_held(folder: Path, name: str = LOCK) -> bool | None:
     finally:
         os.close(number)
     return False
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Hold a folder for a moment, in which files of it are read and replaced; other threads and processes wait.
+
+    A thread may hold it again inside. Who only reads needs no lock: files are replaced all at once. Where the file
+    system has no locks, or the folder takes no file, nobody waits.
+
+    Order of locks: `only_process` goes before this one, and inside the block no other lock is waited for. It is never
+    held while a client trains, measures or talks to a server.
+    """
+    held: set[tuple[int, int]] = _held.__dict__.setdefault("files", set())
+    with ExitStack() as at_end:
+        with suppress(OSError):
+            number = open_lock(folder / CHANGES)
+            at_end.callback(os.close, number)
+            state = os.fstat(number)
+            if (file := (state.st_dev, state.st_ino)) not in held:
+                fcntl.flock(number, fcntl.LOCK_EX)
+                at_end.callback(fcntl.flock, number, fcntl.LOCK_UN)  # a process forked meanwhile has it open
+                held.add(file)
+                at_end.callback(held.discard, file)
+        yield

@@ -131,7 +131,7 @@ def test_a_record_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
         with file_size(room), pytest.raises(OSError, match=r"too large|Error while"):
             RunMemory(store, "k").leave(3)
         assert not RunMemory(store, "k").has_left(9)
-        assert sorted(file.name for file in tmp_path.iterdir()) == ["copies", "run-k.safetensors"]
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["changes.lock", "copies", "run-k.safetensors"]
     RunMemory(store, "k").leave(3)
     assert RunMemory(store, "k").has_left(9)
 

@@ -124,7 +124,7 @@ def test_nothing_outside_changes_wherever_it_stands(
     commands = ("resume",) if plant is second_name else (READERS if plant is to_nothing else ("resume", "report"))
     names = names_in(run)
     assert {".lock", HISTORY, "checkpoint.safetensors"} <= set(names)
-    assert kind == "simulate" or {"logs/superlink.log", "clients/0000/answers.lock", ".command.lock"} <= set(names)
+    assert kind == "simulate" or {"logs/superlink.log", "clients/0000/changes.lock", ".command.lock"} <= set(names)
     for name in names:
         for _ in planted(run, name, plant, outside):
             before = outside_of(outside)

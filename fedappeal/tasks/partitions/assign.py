@@ -16,12 +16,10 @@ unseen clients together, so that both come from the same distribution. Flower's 
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +30,11 @@ from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.settings.model import local_path
 from fedappeal.system.files import read_safetensors, write_safetensors
+from fedappeal.system.locks import changing
 from fedappeal.system.packages import require
-from fedappeal.system.plain_files import open_lock
 from fedappeal.system.versions import FEDAPPEAL, version_of
 from fedappeal.tasks.examples import Labels, Rows
 
-_LOCK = ".lock"
 DIRICHLET_ATTEMPTS = 4
 """Starts of Flower's partitioner, which draws up to 11 times until every client holds `min-examples`."""
 
@@ -181,7 +178,9 @@ def kept_rows(fingerprint: str, labels: Labels, draw: Callable[[], list[Rows]]) 
     path = _path(fingerprint, labels)
     if (present := _read(path)) is not None:
         return present
-    with _waiting_for_others(path):
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with changing(path.parent):  # of the clients that start together one draws, and the others wait
         if (present := _read(path)) is not None:
             return present
         rows = draw()
@@ -202,28 +201,6 @@ def _read(path: Path) -> list[Rows] | None:
     except (KeyError, TypeError, ValueError):
         pass
     return None
-
-
-@contextmanager
-def _waiting_for_others(path: Path) -> Iterator[None]:
-    """Lock the cache where its file system can.
-
-    By a file that no other user can open.
-
-    So one of the clients that start together draws, and the others wait.
-    """
-    lock = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = open_lock(path.with_name(_LOCK))
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError:
-        pass
-    try:
-        yield
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 def _digest(*arrays: NDArray[np.generic]) -> str:

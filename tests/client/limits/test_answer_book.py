@@ -47,4 +47,4 @@ def test_counts_that_cannot_be_read_are_not_begun_anew(tmp_path: Path) -> None:
 
 def test_another_user_cannot_hold_the_lock(tmp_path: Path) -> None:
     AnswerBook(tmp_path).move(1)
-    assert {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {ANSWERS: 0, "answers.lock": 0}
+    assert {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {ANSWERS: 0, "changes.lock": 0}

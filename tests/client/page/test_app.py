@@ -1,6 +1,9 @@
 """The volunteer's page over HTTP: what it shows, what it does, and who may ask."""
 
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -16,6 +19,7 @@ from client.state.preferred import kept_models
 from client.state.receipts import SENT, Receipts
 from client.state.signs import working
 from client.state.store import DiskStore
+from fedappeal.cli.main import main
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.trained.card import ModelCard
 from fedappeal.web.serving import PagePlace, ServedPage, serve_page
@@ -163,6 +167,35 @@ def test_limits_are_kept_and_a_bad_one_changes_nothing(owner: httpx.Client, tmp_
     assert "max-seconds" in answer.json()["said"]
     kept = read_limits(tmp_path)
     assert (kept.hours, kept.max_seconds) == ("22-6", 60.0)
+
+
+@pytest.mark.parametrize("first", ["client.page.app", "client.limits.limits"], ids=["page", "command"])
+def test_limits_that_page_and_command_change_at_once_are_all_kept(
+    owner: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    words = ["fedappeal", "client", "limits", "--max-steps", "7", "--state-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+
+    def command() -> None:
+        with suppress(SystemExit):
+            main()
+
+    changes: list[Callable[[], object]] = [lambda: owner.post("/do/limits", json={"max-rounds": 9}), command]
+    if first != "client.page.app":
+        changes.reverse()
+    other = threading.Thread(target=changes[1])
+
+    def write(folder: Path, limits: Limits) -> None:
+        if not other.ident:
+            other.start()
+            other.join(0.5)
+        write_limits(folder, limits)
+
+    monkeypatch.setattr(f"{first}.write_limits", write)
+    changes[0]()
+    other.join()
+    limits = read_limits(tmp_path)
+    assert (limits.max_steps, limits.max_rounds) == (7, 9)
 
 
 @pytest.mark.parametrize(

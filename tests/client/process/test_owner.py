@@ -1,18 +1,27 @@
 """What a client's owner can do: look, rest, come back."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 
+from client.approval import approve, asking
+from client.limits import guard
+from client.limits.privacy import noise_key
 from client.limits.rest import RESTING
 from client.process.owner import PAUSED, leave, pause, reset
 from client.process.status import describe
+from client.settings import NodeSettings
+from client.state import activity, store
 from client.state.activity import Activity, Judged
-from client.state.memory import RunMemory
+from client.state.memory import PERSONAL, RunMemory, client_identity
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.settings.config import ConfigError
+from tests.client.test_approval import Client
 
 
 @pytest.fixture
@@ -145,3 +154,160 @@ def test_a_run_that_is_not_there_cannot_be_left(folder: Path) -> None:
 def test_status_says_for_which_limit_it_rests(folder: Path) -> None:
     (folder / RESTING).write_text("hours = 22-6\n")
     assert describe(folder)[2] == "resting    hours = 22-6"
+
+
+Act = Callable[[Path], object]
+GOES_ON = {"strategy": "maxfl", "task": "digits"}
+
+
+def memory(folder: Path) -> RunMemory:
+    return RunMemory(DiskStore(folder), "abc")
+
+
+def asked_before(folder: Path) -> None:
+    Client(folder).called()
+
+
+def asks(folder: Path) -> None:
+    Client(folder, run=8).called(**{"run-key": "again"})
+
+
+def asked_and_approved(folder: Path) -> bool:
+    return asking(folder).get("7") == asking(folder).get("again") and asking(folder)["again"][0]
+
+
+def left(folder: Path) -> None:
+    leave(folder, "abc")
+    (folder / "departure-abc.safetensors").unlink()  # its copy is there
+
+
+def makes_room(folder: Path) -> None:
+    guard.Guard(folder).make_room(DiskStore(folder), "new", ArrayRecord())
+
+
+def kept_before(folder: Path) -> None:
+    memory(folder).keep(PERSONAL, 1, {"w": np.ones(2)})
+
+
+def answered(folder: Path) -> None:
+    Activity(folder).answered("abc", GOES_ON, done="joined", decided=("joined", "it appeals"))
+
+
+def forgotten(folder: Path) -> bool:
+    return not Activity(folder).runs() and DiskStore(folder).names() == ["identity"]
+
+
+def erase(folder: Path) -> None:
+    reset(folder, forget=True)
+
+
+def identity(folder: Path) -> str:
+    return client_identity(NodeSettings(), DiskStore(folder))
+
+
+@pytest.mark.parametrize(
+    ("before", "at", "first", "meanwhile", "holds"),
+    [
+        (asked_before, (DiskStore, "write"), asks, lambda f: approve(f, "7"), asked_and_approved),
+        (asked_before, (DiskStore, "write"), lambda f: approve(f, "7"), asks, asked_and_approved),
+        (
+            lambda f: None,
+            (DiskStore, "write"),
+            lambda f: memory(f).pay(4, "model"),
+            reset,
+            lambda f: not memory(f).has_left(9) and memory(f).goodwill_spent == 1,
+        ),
+        (
+            lambda f: None,
+            (DiskStore, "write"),
+            reset,
+            lambda f: memory(f).pay(4, "model"),
+            lambda f: not memory(f).has_left(9) and memory(f).goodwill_spent == 1,
+        ),
+        (
+            lambda f: memory(f).pay(4, "model"),
+            (DiskStore, "write"),
+            lambda f: memory(f).pay(5, "model"),
+            lambda f: memory(f).pay(6, "model"),
+            lambda f: memory(f).goodwill_spent == 3,
+        ),
+        (left, (store, "_readable"), lambda f: memory(f).has_left(9), reset, lambda f: not memory(f).has_left(9)),
+        (
+            lambda f: None,
+            (DiskStore, "write"),
+            makes_room,
+            reset,
+            lambda f: not memory(f).has_left(9),
+        ),
+        (
+            kept_before,
+            (DiskStore, "write"),
+            lambda f: memory(f).keep(PERSONAL, 2, {"w": np.ones(2)}),
+            erase,
+            forgotten,
+        ),
+        (answered, (activity, "replace_file"), answered, erase, forgotten),
+        (answered, (activity, "replace_file"), lambda f: Activity(f).rested("paused"), erase, forgotten),
+        (answered, (activity, "replace_file"), lambda f: Activity(f).end("abc", "over"), erase, forgotten),
+        (
+            lambda f: DiskStore(f).delete("identity"),
+            (DiskStore, "write"),
+            identity,
+            lambda f: (f / "other").write_text(identity(f)),
+            lambda f: (f / "other").read_text() == identity(f),
+        ),
+        (
+            lambda f: None,
+            (DiskStore, "write"),
+            lambda f: noise_key(DiskStore(f)),
+            lambda f: (f / "other").write_text(noise_key(DiskStore(f))),
+            lambda f: (f / "other").read_text() == noise_key(DiskStore(f)),
+        ),
+        (
+            lambda f: DiskStore(f).path("solo-def").write_bytes(b"damaged"),
+            (store, "set_aside"),
+            lambda f: DiskStore(f).read("solo-def"),
+            lambda f: DiskStore(f).write("solo-def", StoredRecord({"round": 1})),
+            lambda f: DiskStore(f).look("solo-def") is not None,
+        ),
+    ],
+    ids=[
+        "asks and is approved",
+        "is approved and asks",
+        "pays and is reset",
+        "is reset and pays",
+        "pays twice",
+        "looks whether it left and is reset",
+        "makes room and is reset",
+        "keeps a model and is erased",
+        "answers and is erased",
+        "rests and is erased",
+        "ends and is erased",
+        "two make an id",
+        "two make a noise key",
+        "finds damage and another writes",
+    ],
+)
+def test_what_a_client_and_its_owner_change_at_once_holds(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: Act,
+    at: tuple[object, str],
+    first: Act,
+    meanwhile: Act,
+    holds: Act,
+) -> None:
+    monkeypatch.setattr(guard, "KEPT_RUNS", 0)
+    before(folder)
+    changes, other = getattr(*at), threading.Thread(target=meanwhile, args=[folder])
+
+    def changed(*arguments: object, **named: object) -> object:
+        if not other.ident:
+            other.start()
+            other.join(0.3)
+        return changes(*arguments, **named)
+
+    monkeypatch.setattr(*at, changed)
+    first(folder)
+    other.join()
+    assert holds(folder)

@@ -10,6 +10,7 @@ import pytest
 from client.state.activity import ACTIVITY, KEPT_RUNS, Activity, Judged, judged_of
 from client.state.store import DiskStore
 from fedappeal.core.requirement import METRIC, UNMEASURED, Evaluation, Requirement
+from fedappeal.system.locks import CHANGES
 from tests.node import Node, run_config
 
 RUN = {"strategy": "maxfl", "task": "digits", "rounds": 3}
@@ -128,7 +129,7 @@ def test_a_folder_that_takes_no_file_does_not_end_the_client(
 
 def test_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
     Activity(tmp_path).answered("a", RUN)
-    assert [path.name for path in tmp_path.iterdir()] == [ACTIVITY]
+    assert {path.name for path in tmp_path.iterdir()} == {ACTIVITY, CHANGES}
     assert DiskStore(tmp_path).names() == [], "it is no record, and keeps none from being read"
     assert json.loads((tmp_path / ACTIVITY).read_text())[0]["run_key"] == "a"
 

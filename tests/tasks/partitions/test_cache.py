@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import fedappeal.system.files
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.system.files import write_safetensors
+from fedappeal.system.locks import CHANGES
 from fedappeal.tasks import labelled, load_task
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.examples import Rows
@@ -49,7 +50,7 @@ def same(found: list[Rows], expected: list[Rows]) -> bool:
 
 def kept_files(cache: Path) -> list[Path]:
     """Return the files that hold partitions."""
-    return [file for file in cache.iterdir() if file.name != ".lock"]
+    return [file for file in cache.iterdir() if file.name != CHANGES]
 
 
 def test_a_kept_partition_is_the_one_that_was_drawn(cache: Path) -> None:
