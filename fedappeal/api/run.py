@@ -40,8 +40,8 @@ from fedappeal.system.wording import natural_order, short_path
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
-from fedappeal.trained.card import read_card
-from fedappeal.trained.model import Prediction, TrainedModel, model_file
+from fedappeal.trained.card import model_file, read_card
+from fedappeal.trained.model import Prediction, TrainedModel
 from fedappeal.views.comparison.export import pandas
 from fedappeal.views.terminal.progress import progress_text
 from fedappeal.views.tracking.tracker_threads import track_run

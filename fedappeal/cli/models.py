@@ -15,8 +15,8 @@ from fedappeal.record.output import check_output
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import write_output
-from fedappeal.trained.card import ModelCard
-from fedappeal.trained.model import CONFIG, Prediction, Predictions, TrainedModel, model_file, open_model
+from fedappeal.trained.card import CONFIG, ModelCard, model_file
+from fedappeal.trained.model import Prediction, Predictions, TrainedModel, open_model
 
 
 def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str]) -> None:
@@ -124,12 +124,17 @@ def summary(predictions: Predictions, card: ModelCard, unlabelled: str) -> list[
     return lines + [f"{name:<11} not measured: {why}" for name, why in predictions.missing.items()]
 
 
+def _rounded(label: str | float) -> str:
+    return label if isinstance(label, str) else f"{label:g}"
+
+
 def _lines(lines: Sequence[Prediction]) -> Iterable[str]:
-    names = [printable(line.label, LONGEST_LABEL) for line in lines]  # a token may be a line's end
+    names = [printable(_rounded(line.label), LONGEST_LABEL) for line in lines]  # a token may be a line's end
     wide, label = max(len(line.example) for line in lines), max(map(len, names))
     for line, name in zip(lines, names, strict=True):
         probability = "" if line.probability is None else f"  {line.probability:.3f}"
-        wrong = f"  (is {line.given})" if line.given not in ("", line.label) else ""
+        given = _rounded(line.given)
+        wrong = f"  (is {given})" if given not in ("", _rounded(line.label)) else ""
         yield f"{line.example:<{wide}}  {name:<{label}}{probability}{wrong}"
 
 

@@ -18,8 +18,8 @@ from fedappeal.data.data_size import check_size
 from fedappeal.protocol.foreign_text import all_printable, parse_json, printable
 from fedappeal.system.files import replace_file
 from fedappeal.system.plain_files import LARGEST, open_plain
-from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
-from fedappeal.trained.model import MODEL as MODEL
+from fedappeal.trained.card import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
+from fedappeal.trained.card import MODEL as MODEL
 
 HISTORY = "history.jsonl"
 PARTICIPATION = "participation.jsonl"

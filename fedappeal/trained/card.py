@@ -6,6 +6,7 @@ torch.
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -17,9 +18,14 @@ from fedappeal.data.scaling import Scaling
 from fedappeal.protocol.foreign_text import all_printable, parse_json
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings
-from fedappeal.system.files import CARD, read_values
+from fedappeal.system.files import CARD, path_of, read_values
+from fedappeal.system.plain_files import check_plain
 from fedappeal.system.versions import version_of
 from fedappeal.tasks.task import Normalisation, Task
+
+MODEL = "model.safetensors"
+CONFIG = "config.json"
+"""Files of a run's folder: the model, and what makes the folder a run's."""
 
 
 class ModelCard(Settings):
@@ -153,6 +159,24 @@ class ModelCard(Settings):
         return {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
 
 
+def model_file(path: Path) -> Path:
+    """Return the model's file: of a run's folder, or the file itself.
+
+    Raises:
+        ConfigError: one line: neither is there, it is no file, or the folder holds a link.
+    """
+    if path.is_dir():
+        check_plain(path)
+        if not (path / MODEL).is_file():
+            reason = "its run is not over" if (path / CONFIG).is_file() else "it is not a run's folder"
+            raise ConfigError(f"'{path}' holds no {MODEL}: {reason}")
+        return path / MODEL
+    if not path.is_file():
+        why = "is no file" if os.path.lexists(path) else "is not there"
+        raise ConfigError(f"'{path}' {why}: give a run's folder, or a file .safetensors")
+    return path
+
+
 def card_in(values: Mapping[str, Scalar], path: Path) -> ModelCard:
     """Return the card among a file's scalars.
 
@@ -177,10 +201,14 @@ def card_in(values: Mapping[str, Scalar], path: Path) -> ModelCard:
         raise ConfigError(f"the card of file '{path}' cannot be read: {'; '.join(str(error).splitlines())}") from None
 
 
-def read_card(path: Path) -> ModelCard:
-    """Return the card of a model's file; it loads neither the arrays nor torch.
+def read_card(path: Path | str) -> ModelCard:
+    """Return the card of a model; it loads neither the arrays nor torch.
+
+    Args:
+        path: a run's folder, or a file of a model.
 
     Raises:
         ConfigError: one line: no such file, or no card in it.
     """
-    return card_in(read_values(path), path)
+    file = model_file(path_of("path", path))
+    return card_in(read_values(file), file)

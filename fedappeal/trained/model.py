@@ -1,7 +1,6 @@
 """A trained model, rebuilt from its file (the card's task with the file's values), and its predictions."""
 
 import copy
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,22 +15,16 @@ from fedappeal.core.plugins import Allowed, runs_only_with
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import CARD, array_shapes, read_safetensors, read_values, replace_file, write_safetensors
 from fedappeal.system.packages import require
-from fedappeal.system.plain_files import check_plain
 from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
 from fedappeal.tasks.examples import Structure, map_tensors, only_tensor
 from fedappeal.tasks.files.data_files import environment_data_dir
 from fedappeal.tasks.share import tied_names
 from fedappeal.tasks.task import Task
-from fedappeal.trained.card import ModelCard, card_in, read_card
+from fedappeal.trained.card import ModelCard, card_in, model_file, read_card
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-
-MODEL = "model.safetensors"
-CONFIG = "config.json"
-"""Files of a run's folder: the model, and what makes the folder a run's."""
 
 
 @dataclass(frozen=True)
@@ -47,24 +40,6 @@ class TrainedModel:
     card: ModelCard
     task: Task
     model: "nn.Module"
-
-
-def model_file(path: Path) -> Path:
-    """Return the model's file: of a run's folder, or the file itself.
-
-    Raises:
-        ConfigError: one line: neither is there, it is no file, or the folder holds a link.
-    """
-    if path.is_dir():
-        check_plain(path)
-        if not (path / MODEL).is_file():
-            reason = "its run is not over" if (path / CONFIG).is_file() else "it is not a run's folder"
-            raise ConfigError(f"'{path}' holds no {MODEL}: {reason}")
-        return path / MODEL
-    if not path.is_file():
-        why = "is no file" if os.path.lexists(path) else "is not there"
-        raise ConfigError(f"'{path}' {why}: give a run's folder, or a file .safetensors")
-    return path
 
 
 def read_task(card: ModelCard, path: Path, allow: Iterable[str] = ()) -> Task:
@@ -170,15 +145,15 @@ class Prediction(NamedTuple):
 
     Attributes:
         example: its name.
-        label: the likeliest label, as the card calls it; where labels are no classes, the value or next token.
-        probability: the label's, by a softmax of the outputs; None for a value.
+        label: the likeliest label, as the card calls it, or the next token; a number where labels are no classes.
+        probability: the label's, by a softmax of the outputs; None for a number.
         given: the example's own label; empty where it is not known.
     """
 
     example: str
-    label: str
+    label: str | float
     probability: float | None
-    given: str
+    given: str | float
 
 
 @dataclass
@@ -248,13 +223,13 @@ def predict(
                 why = f"the model does not take them ({reason(error)})"
                 raise ConfigError(f"the data are not allowed, {names[0]} to {names[-1]}: {why}") from error
             answers = trained.task.answers(outputs, x) or _labels(outputs, len(names), card)
-            true_labels = [""] * len(names)
+            true_labels: Sequence[str | float] = [""] * len(names)
             if labels is not None:
                 y = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else labels
                 y = map_tensors(lambda t: t.to(device), y)
                 if (column := only_tensor(y)) is not None:
-                    name_of = card.label if card.num_classes else "{:g}".format
-                    true_labels = [name_of(value) for value in column.tolist()] if column.ndim == 1 else true_labels
+                    if column.ndim == 1:
+                        true_labels = [*map(card.label, column.tolist())] if card.num_classes else _numbers(column)
                     # A column of numbers may have been trained on as (n, 1).
                     reshapes = reshapes or (
                         not predictions.labelled and bool(pairing_problem(trained.task, outputs, y, True))
@@ -269,8 +244,17 @@ def predict(
     return predictions
 
 
-def _labels(outputs: object, examples: int, card: ModelCard) -> Sequence[tuple[str, float | None]]:
-    """Return a label with its probability for each example, or a value.
+def _numbers(values: "torch.Tensor") -> list[float]:
+    """Return numbers as they are; those of float32 as the shortest that round to them."""
+    import torch
+
+    if values.dtype != torch.float32:
+        return values.double().flatten().tolist()
+    return [float(str(value)) for value in values.cpu().numpy().flatten()]
+
+
+def _labels(outputs: object, examples: int, card: ModelCard) -> Sequence[tuple[str | float, float | None]]:
+    """Return a label with its probability for each example, or a number.
 
     Raises:
         ConfigError: one line: outputs of another form.
@@ -283,7 +267,7 @@ def _labels(outputs: object, examples: int, card: ModelCard) -> Sequence[tuple[s
         probabilities, labels = outputs.cpu().double().softmax(dim=1).max(dim=1)
         return list(zip(map(card.label, labels.tolist()), probabilities.tolist(), strict=True))
     if isinstance(outputs, torch.Tensor) and not num_classes and outputs.numel() == examples:
-        return [(f"{value:g}", None) for value in outputs.flatten().tolist()]
+        return [(value, None) for value in _numbers(outputs)]
     wanted = f"({examples}, {num_classes}), one number a label" if num_classes else f"({examples},), one number"
     raise ConfigError(f"the model's outputs have shape {shape}: {wanted}, is needed to predict; load_model gives it")
 

@@ -323,7 +323,9 @@ def test_a_data_frame_an_array_or_a_dataset_is_predicted(in_folder: None) -> Non
     assert by_mine.equals(run.predict(columns, scale_from=datasets.Dataset.from_pandas(columns)))
     with pytest.raises(ConfigError, match="a tensor is what the model takes"):
         run.predict(torch.tensor(scaled), scale_from=columns)
-    with pytest.raises(ConfigError, match="scale-from = 'int' is not allowed: a path of a table or of a client's model"):
+    with pytest.raises(
+        ConfigError, match="scale-from = 'int' is not allowed: a path of a table or of a client's model"
+    ):
         run.predict(columns, scale_from=3)
     for wrong, line in (
         (3, "data = 'int' is not allowed: a path, a DataFrame"),

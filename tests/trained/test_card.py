@@ -21,9 +21,10 @@ ARRAYS = {"w": np.ones(2, np.float32)}
 
 
 def test_a_card_says_what_is_needed_to_use_the_model(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
+    path = tmp_path / "model.safetensors"
     write_model(path, ARRAYS, {"task": "fmnist", "strategy": "fedavg", "tuning-steps": 2, "seed": 5})
     card = read_card(path)
+    assert read_card(str(path)) == read_card(tmp_path) == card
     assert (card.task, card.model, card.input_shape, card.input_dtype) == ("fmnist", "mlp", (1, 28, 28), "float32")
     assert card.normalisation == Normalisation(255.0, 0.2860, 0.3530)
     assert card.class_names[:2] == ("t-shirt", "trouser")

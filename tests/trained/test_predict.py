@@ -1,5 +1,6 @@
 """Predictions: against a logistic regression worked out with NumPy."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import torch
 
 from fedappeal.api.trained import predict_table
+from fedappeal.cli.models import _file_text as file_text
+from fedappeal.cli.models import _lines as shown
 from fedappeal.data.columns import Columns
 from fedappeal.data.scaling import Scaling
 from fedappeal.settings.config import ConfigError
@@ -74,11 +77,25 @@ class Middle(torch.nn.Module):
         return x.flatten(1).mean(dim=1, keepdim=True)
 
 
-def test_a_task_whose_labels_are_no_classes_predicts_values(tmp_path: Path) -> None:
-    opened = trained(tmp_path, num_classes=0, normalisation=Normalisation(1.0, 0.0, 1.0))
-    pixels = np.stack([np.full((1, 8, 8), value) for value in (0.25, 0.5)])
-    found = predict(TrainedModel(opened.card, opened.task, Middle()), [(["a", "b"], pixels, None)])
-    assert [(line.label, line.probability) for line in found.lines] == [("0.25", None), ("0.5", None)]
+@pytest.mark.parametrize(
+    ("dtype", "value", "given", "line"),
+    [
+        (torch.float32, 16.932102, 16.9321, "a  16.9321"),
+        (torch.float32, 1234567.9, -2.5, "a  1.23457e+06  (is -2.5)"),
+        (torch.float64, 1 / 3, 3, "a  0.333333  (is 3)"),
+    ],
+)
+def test_a_task_whose_labels_are_no_classes_predicts_numbers_in_full(
+    tmp_path: Path, dtype: torch.dtype, value: float, given: float, line: str
+) -> None:
+    opened = trained(tmp_path, num_classes=0)
+    model = TrainedModel(opened.card, opened.task, Middle())
+    labels = torch.tensor([given], dtype=torch.int64 if isinstance(given, int) else torch.float32)
+    found = predict(model, [(["a"], torch.full((1, 1), value, dtype=dtype), labels)])
+    assert found.lines == [("a", value, None, given)]
+    assert list(shown(found.lines)) == [line]
+    assert json.loads(file_text(found.lines, ".jsonl")) == {"example": "a", "label": value, "given": given}
+    assert file_text(found.lines, ".csv").splitlines()[1] == f"a,{value},{float(given)}"
 
 
 def test_outputs_of_another_form_are_one_line(tmp_path: Path) -> None:
