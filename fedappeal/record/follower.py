@@ -1,18 +1,21 @@
 """Reads the lines that a run adds to its folder.
 
-It begins anew where a resume has taken rounds back.
+It begins anew where a resume has taken rounds back, or the folder holds another run.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedappeal.data.data_size import check_size
+from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.record.decisions import decisions_of
 from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION, parsed_line, without_check
-from fedappeal.record.reader import FAILED, FINISHED, Snapshot
+from fedappeal.record.reader import FAILED, FINISHED, Record, Snapshot
+from fedappeal.settings.config import ConfigError
 from fedappeal.system.plain_files import LARGEST, open_plain
 
 Line = dict[str, Any]
@@ -62,7 +65,8 @@ class News:
     """The new lines of a run's folder since the last look.
 
     Attributes:
-        anew: whether all that was read before is void, and stands here again: the run was resumed.
+        anew: whether all that was read before is void: the run was resumed and stands here again, the folder holds
+            another run, or it holds none any more.
         events: lines; ``rounds``: of the history; ``decisions``: of the participation, packed, of these rounds.
         new_events: those of the events that were not read before.
         new_rounds: those of the rounds that were not read before, or are run again.
@@ -95,9 +99,13 @@ class Follower:
     def __init__(self, path: Path, *, decisions: bool = False, after: int = 0, resumed: int = 0) -> None:
         self.after, self.resumed = after, resumed
         self._path, self._reads_decisions = path, decisions
-        self._known_events = 0
+        self._run_key: object = None
+        self._void = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._known_events = self._waits = 0
         self._started = False
-        self._waits = 0
         self._start()
 
     def _start(self) -> None:
@@ -109,6 +117,16 @@ class Follower:
 
     def read(self) -> News:
         """Return the folder's new lines."""
+        run_key = None
+        with suppress(ConfigError):
+            run_key = Record(self._path).config.get(RUN_KEY)
+        if self._run_key not in (None, run_key):
+            self.after, self.resumed, anew = 0, 0, self._started
+            self._begin()
+            if run_key is None:  # the folder was removed, or is just being
+                return News(anew)
+            self._void = anew
+        self._run_key = run_key
         events = self._events.read()
         if events is None or (not self._whole and any(line.get("event") == "resumed" for line in events)):
             self._start()
@@ -123,7 +141,7 @@ class Follower:
             return self._later()
         news = self._news(events, rounds, decisions, [int(line.get("round", 0)) for line in missed])
         self.resumed = len(resumptions) + (0 if self._whole else self.resumed)
-        self._started, self._whole, self._waits = True, False, 0
+        self._started, self._whole, self._waits, self._void = True, False, 0, False
         return news
 
     def _later(self) -> News:
@@ -149,7 +167,7 @@ class Follower:
         decisions = [line for line in decisions if line.get("round", 0) <= self._last]
         new_events = events[self._first_new(events) :] if self._whole else events
         self._known_events = len(_lasting(events)) + (0 if self._whole else self._known_events)
-        return News(self._whole and self._started, events, rounds, decisions, new_events, new_rounds)
+        return News(self._void or (self._whole and self._started), events, rounds, decisions, new_events, new_rounds)
 
     @staticmethod
     def _last_of(rounds: Sequence[Mapping[str, Any]]) -> int:

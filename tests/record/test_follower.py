@@ -1,5 +1,6 @@
 """A run's folder that grows, read on from where it was last read."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from fedappeal.record import follower
 from fedappeal.record.decisions import decisions_of, pack_decisions
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.follower import MOST_WAITS, Follower, News, Tail
-from fedappeal.record.lines import HISTORY, PARTICIPATION, parsed_line
+from fedappeal.record.lines import CONFIG, HISTORY, PARTICIPATION, parsed_line
 
 
 def test_each_line_is_read_once(tmp_path: Path) -> None:
@@ -108,6 +109,26 @@ def test_a_resume_that_was_killed_before_it_said_so_is_not_waited_for_without_en
     looks = [follow.read() for _ in range(MOST_WAITS + 2)]
     assert [news.anew for news in looks] == [*[False] * MOST_WAITS, True, False]
     assert [line["round"] for line in looks[MOST_WAITS].rounds] == [1, 2]
+
+
+@pytest.mark.parametrize("looks", [0, 1, MOST_WAITS + 2])
+@pytest.mark.parametrize("rounds", [1, 5, 9])
+def test_a_new_run_in_the_same_folder_is_another_one(rounds: int, looks: int, tmp_path: Path) -> None:
+    follow = Follower(a_run(tmp_path / "run", 5).path, decisions=True)
+    follow.read()
+    (tmp_path / "run" / CONFIG).unlink()  # a removal has begun
+    for look in range(looks):
+        news = follow.read()
+        assert (news.anew, news.rounds) == (look == 0, ())
+    shutil.rmtree(tmp_path / "run")
+    folder = a_run(tmp_path / "run", rounds)
+    news = follow.read()
+    assert news.anew == (not looks)
+    assert [line["round"] for line in news.new_rounds] == [*range(1, rounds + 1)]
+    assert (follow.after, len(news.new_events)) == (rounds, rounds + 1)
+    a_round(folder, rounds + 1)
+    news = follow.read()
+    assert (news.anew, [line["round"] for line in news.rounds]) == (False, [rounds + 1])
 
 
 def test_a_round_and_its_decisions_come_together(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.columns import GAUGE, Column, templates
 from fedappeal.record.decisions import decisions_of
 from fedappeal.record.follower import Follower
-from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure
+from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.validity import Validity
 from fedappeal.views.metrics.catalogue import REASONS, metrics_in
@@ -72,10 +72,11 @@ class FolderMetrics(CollectorRegistry):
         yield from families
 
     def _read(self) -> None:
-        if (folder := self._latest() or _NOWHERE) != self._folder:
+        if (folder := self._latest() or _NOWHERE) != self._folder or self._run is None:
             self._folder, self._follower, self._run = folder, Follower(folder, decisions=True), None
         news = self._follower.read()
         if self._run is None or news.anew:  # a run that continues dropped rounds: count anew
+            self._run = None  # also where its settings cannot be read
             self._run = RunMetrics(Record(self._folder).settings)
         if news.rounds:
             self._run.metric = Record(self._folder).metric  # a run records it with its first round
@@ -101,7 +102,7 @@ class RunMetrics:
         self._of = metrics_in(self.registry, "run")
         labels = (str(settings.get(key, ""))[:200] for key in ("strategy", "task", "seed"))
         self._of["run_info"].labels(*labels).set(1)
-        self._of["rounds_planned"].set(int(settings.get("rounds", 0)))
+        self._of["rounds_planned"].set(_number(settings.get("rounds")))
         self._seconds = Histogram(
             "fedappeal_round_seconds", "Wall time of rounds", buckets=_SECONDS, registry=self.registry
         )
@@ -133,7 +134,7 @@ class RunMetrics:
                 self._of["failures"].labels(kind_of(reason)).inc()
         for column, gauge in self._figures.items():
             value = line.get(column.of(self.metric).key)
-            if value is not None:
+            if is_figure(value):
                 (gauge.labels(self.metric.name) if "{" in column.key else gauge).set(float(value))
 
     def _gauge(self, column: Column) -> Gauge:

@@ -78,6 +78,31 @@ def metrics_of(folder: Path, count: int | None = None) -> Any:
     return FolderMetrics(lambda: folder, (lambda: count) if count is not None else None)
 
 
+@pytest.mark.parametrize("odd", ["x", [], {}, 10**400])
+def test_a_value_that_is_no_number_leaves_the_others(run_folder: Path, odd: object) -> None:
+    settings = {**Record(run_folder).settings, "rounds": odd}
+    (run_folder / CONFIG).write_text(json.dumps({"settings": settings}))
+    append_lines(run_folder / HISTORY, [line(1, loss=odd, accuracy=0.5), line(2, loss=1.5, asked=odd)])
+    shown = samples(metrics_of(run_folder))
+    assert (shown["fedappeal_rounds_total"], shown["fedappeal_asked_total"], shown["fedappeal_model_loss"]) == (
+        2,
+        5,
+        1.5,
+    )
+    assert shown["fedappeal_rounds_planned"] == 0
+
+
+def test_a_run_that_is_removed_is_shown_no_more(run_folder: Path) -> None:
+    registry, content = metrics_of(run_folder), Record(run_folder).config
+    for run_key, rounds in (("a" * 16, 3), ("b" * 16, 2)):
+        (run_folder / CONFIG).write_text(json.dumps({**content, "run-key": run_key}))
+        append_lines(run_folder / HISTORY, [line(number + 1) for number in range(rounds)])
+        assert samples(registry)["fedappeal_rounds_total"] == rounds
+        (run_folder / HISTORY).unlink()
+    (run_folder / CONFIG).unlink()
+    assert samples(registry) == {}
+
+
 def test_a_certificates_end_is_a_metric_where_there_is_one(run_folder: Path) -> None:
     from fedappeal.views.metrics.run_metrics import FolderMetrics
 
