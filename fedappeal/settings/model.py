@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 Scalar = bool | int | float | str
@@ -109,6 +109,18 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         alias_generator=kebab, populate_by_name=True, extra="forbid", frozen=True, protected_namespaces=()
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse a boolean in place of a number, and a whole number that Flower's messages cannot hold."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        kinds = {annotation, *get_args(annotation)}
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise ValueError("a number")
+        if isinstance(value, int) and int in kinds and not -(2**63) <= value < 2**63:
+            raise ValueError("a whole number of at most 64 bits")
+        return value
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:

@@ -258,6 +258,8 @@ def test_every_kind_of_requirement_goes_with_every_policy(requirement: str, part
     ("settings", "line"),
     [
         ({"maxfl.server-lr": 0.0}, "maxfl.server-lr = 0.0 is not allowed: input should be greater than 0"),
+        ({"maxfl.server-lr": True}, "maxfl.server-lr = True is not allowed: a number"),
+        ({"solo.steps": 2**63}, f"solo.steps = {2**63} is not allowed: a whole number of at most 64 bits"),
         ({"maxfl.server-rl": 1.0}, "unknown setting 'maxfl.server-rl'; did you mean 'maxfl.server-lr'?"),
         ({"maxf.server-lr": 1.0}, "unknown plug-in 'maxf' in the settings; did you mean 'maxfl'?"),
         ({"solo.steps": 0}, "solo.steps = 0 is not allowed: input should be greater than or equal to 1"),
