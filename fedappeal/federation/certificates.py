@@ -6,10 +6,11 @@ that Flower's node authentication takes); its public half goes to the operator, 
 """
 
 import datetime
+import fcntl
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
+from fedappeal.system.plain_files import descriptor
 from fedappeal.system.validity import RENEW_BEFORE, Validity
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
@@ -91,9 +93,9 @@ def write_certificates(folder: Path, hosts: Iterable[str], clients: Iterable[str
             raise ConfigError(f"client = '{name}' is not allowed: letters, digits and . _ - (it becomes a file name)")
     if days < 1:
         raise ConfigError(f"days = {days} is not allowed: at least 1")
-    _make_folder(folder)
-    authority, ca = _authority(folder, days)
-    made = [ca, _server(folder, authority, wanted, days)]
+    with _own_folder(folder):
+        authority, ca = _authority(folder, days)
+        made = [ca, _server(folder, authority, wanted, days)]
     return made + [make_key(folder / "clients" / f"{name}.key", name) for name in clients]
 
 
@@ -122,11 +124,14 @@ def make_key(path: Path, name: str = "") -> Made:
     Raises:
         ConfigError: if there is a file and it holds no such key.
     """
-    _make_folder(path.parent)
-    public, present = path.with_suffix(".pub"), path.exists()
-    if public == path:
+    if (public := path.with_suffix(".pub")) == path:
         raise ConfigError(f"'{path}' is not allowed: .pub is the ending of its public half")
-    if present:
+    with _own_folder(path.parent):
+        return _key_pair(path, public, name)
+
+
+def _key_pair(path: Path, public: Path, name: str) -> Made:
+    if present := path.exists():
         there = "is there and is not overwritten, but"
         key = _read_key(path, load_ssh_private_key, f"{there} is no client's key", f"{there} holds no ECDSA key")
     else:
@@ -297,11 +302,17 @@ def _read_key(path: Path, load: Callable[..., object], unreadable: str, another:
     return key
 
 
-def _make_folder(folder: Path) -> None:
+@contextmanager
+def _own_folder(folder: Path) -> Iterator[None]:
+    """Make a folder if missing, and hold it during the block: a second command keeps what the first has made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"folder '{folder}' is not allowed: {error.strerror}") from None
+    with descriptor(folder) as number:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
 
 
 def _first_line(error: Exception) -> str:

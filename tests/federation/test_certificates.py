@@ -6,6 +6,7 @@ import socket
 import ssl
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,22 @@ def contents(folder: Path) -> dict[str, bytes]:
 def names(folder: Path) -> list[str]:
     certificate = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
     return [str(n.value) for n in certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
+
+
+def test_commands_at_once_make_halves_that_fit(tmp_path: Path) -> None:
+    for number in range(10):
+        folder, begin = tmp_path / str(number), threading.Barrier(3)
+
+        def make(days: int, folder: Path = folder, begin: threading.Barrier = begin) -> list[bool]:
+            begin.wait(10)
+            return write(folder, clients=("anna",), days=days)
+
+        with ThreadPoolExecutor(3) as pool:
+            kept = list(pool.map(make, (100, 200, 300)))
+        assert sum(not each[0] for each in kept) == sum(not each[2] for each in kept) == 1
+        assert write(folder, clients=("anna",)) == [True] * 3
+        key = load_ssh_private_key((folder / "clients" / "anna.key").read_bytes(), None)
+        assert key.public_key() == load_ssh_public_key((folder / "clients" / "anna.pub").read_bytes())
 
 
 def handshake(folder: Path, name: str, ca: Path) -> None:
