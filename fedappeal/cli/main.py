@@ -43,11 +43,18 @@ def _import_path(name: str) -> Path | None:
 
 
 def main(by_variables: str = "") -> None:
-    """Run the command; a user's error is one line and exit code 2.
+    """Run the command; a user's error is one line and exit code 2, Ctrl-C exit code 130.
 
     Args:
         by_variables: a command whose options environment variables set, where they are not given; empty: none.
     """
+    try:
+        _run(by_variables)
+    except KeyboardInterrupt:  # while it imports: a command that has begun ends by itself
+        sys.exit(130)
+
+
+def _run(by_variables: str) -> None:
     write_encodable()
     try:
         check_names()

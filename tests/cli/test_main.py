@@ -4,6 +4,7 @@ import errno
 import platform
 import sys
 from importlib.metadata import version
+from unittest.mock import Mock
 
 import pytest
 
@@ -34,6 +35,17 @@ def test_help_shows_a_per_cent_sign_once(
     text = printed(capsys, monkeypatch, command, option)
     assert "%%" not in text
     assert ("max(10, 5 % of the rounds)" in text) == (command in ("local", "simulate", "submit"))
+
+
+def test_ctrl_c_while_it_imports_ends_it_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("check_names", "sleep_while_waiting"):
+        monkeypatch.setattr(f"fedappeal.cli.main.{name}", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
