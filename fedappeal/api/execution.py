@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from client.data.cache import pick_device
 from fedappeal.api.client_data import central_evaluation
 from fedappeal.protocol.packing import Arrays
-from fedappeal.record.folder import RunFolder
+from fedappeal.record.folder import RunFolder, dated_name
 from fedappeal.runs.checks import check_learns_here
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
@@ -25,11 +24,6 @@ from fedappeal.simulation.process_wide import survive_fork
 from fedappeal.system.files import CARD, read_safetensors, write_safetensors
 from fedappeal.views.tracking.tracker import MakeTracker
 from server.server_run import Evaluate, run_card
-
-
-def dated_name(name: str) -> str:
-    """Return a run's folder name: the time and the run's name."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{name}".replace(":", ".")
 
 
 class TemporaryFolder:

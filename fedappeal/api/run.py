@@ -221,7 +221,7 @@ class Run:
         """Keep the folder of a run that has a temporary one; return the run.
 
         Args:
-            path: the new folder; empty: ``runs/DATE-TIME-STRATEGY-TASK``.
+            path: the new folder; empty: ``runs/DATE-TIME-XXXX-STRATEGY-TASK``.
 
         Raises:
             ConfigError: the folder stays already, or the new one is there or cannot be made.

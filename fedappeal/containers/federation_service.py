@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fedappeal.containers.log import tell
 from fedappeal.containers.replica import CA, CLIENTS, ReplicaSlot, taken_slots
+from fedappeal.record.folder import dated_name
 from fedappeal.settings.config import ConfigError
 
 SUPERLINK = "control:8000"
@@ -106,8 +107,7 @@ def submit_arguments(environment: Mapping[str, str], given: Sequence[str], repli
     out = option(options, "--out")
     if out is None:
         strategy, task = option(options, "--strategy") or "run", option(options, "--task") or ""
-        names = [name.replace(":", ".") for name in (strategy, task) if name]
-        out = "-".join([time.strftime("%Y%m%d-%H%M%S"), *names])
+        out = dated_name("-".join(filter(None, (strategy, task))))
     return [*options, "--out", str(run_folder(out, runs))]
 
 

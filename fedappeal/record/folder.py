@@ -274,9 +274,13 @@ def _is_later(line: Mapping[str, Any], server_round: int) -> bool:
 
 
 def new_path(config: RunConfig) -> Path:
-    """Return the folder of a new run that names none: ``runs/DATE-TIME-STRATEGY-TASK``."""
-    what = f"{config.strategy}-{config.task}".replace(":", ".")
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+    """Return the folder of a new run that names none: ``runs/DATE-TIME-XXXX-STRATEGY-TASK``."""
+    return Path("runs") / dated_name(f"{config.strategy}-{config.task}")
+
+
+def dated_name(name: str) -> str:
+    """Return a run's folder name: the time, 4 digits that tell runs of one second apart, and the run's name."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}-{name}".replace(":", ".")
 
 
 def holds_run(path: Path) -> bool:

@@ -3,8 +3,6 @@
 The first is of the code that the run names.
 """
 
-import contextlib
-import os
 import shlex
 import tempfile
 from collections.abc import Iterable
@@ -27,6 +25,7 @@ from fedappeal.core.plugins import (
 from fedappeal.core.registry import REGISTRIES
 from fedappeal.record.columns import check_names
 from fedappeal.record.folder import check_new
+from fedappeal.record.lines import CONFIG
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.socket_owner import NotTold, is_told
@@ -113,22 +112,17 @@ def check_out(path: Path) -> None:
         ConfigError: it already holds a run, is a file, or cannot be written to.
     """
     check_new(path)
-    made: list[Path] = []
     try:
         # Only trying tells: root may write where permissions say no, and not in a file system that takes no files.
-        for folder in reversed([path, *path.parents]):
-            if not folder.exists():
-                folder.mkdir()
-                made.append(folder)
-        with tempfile.NamedTemporaryFile(dir=path, prefix=".fedappeal-"):
-            pass
+        # Under a name of its own: another command may begin a run beside this one.
+        present = next(folder for folder in (path, *path.parents) if folder.exists())
+        with tempfile.TemporaryDirectory(dir=present, prefix=".fedappeal-") as trial:
+            inside = Path(trial, path.relative_to(present))
+            inside.mkdir(parents=True, exist_ok=True)
+            (inside / CONFIG).touch()
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"out = '{path}' is not allowed: it cannot be written to ({reason})") from None
-    finally:
-        for folder in reversed(made):
-            with contextlib.suppress(OSError):  # another process has put something there meanwhile
-                os.rmdir(folder)
 
 
 def check_guarded() -> None:

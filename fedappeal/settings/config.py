@@ -125,7 +125,7 @@ class FileSettings(Settings):
     initial_model: str = ""
     """safetensors file to start from; empty: the task's initial model"""
     out: str = ""
-    """folder of the run; empty: runs/DATE-TIME-STRATEGY-TASK"""
+    """folder of the run; empty: runs/DATE-TIME-XXXX-STRATEGY-TASK"""
     resume: bool = setting(False, internal=True)
     """continue the run in `out` from its last finished round"""
     schedule_rounds: CountOrZero = setting(0, internal=True)

@@ -48,7 +48,7 @@ def test_a_run_is_what_the_command_line_runs() -> None:
     simulate_folder(config, folder, Simulation())
     assert losses(run) == [line["loss"] for line in Record(folder.path).history]
     assert run.config.section("solo")["steps"] == 3
-    assert re.fullmatch(r"\d{8}-\d{6}-maxfl-digits", run.path.name)
+    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}-maxfl-digits", run.path.name)
 
 
 def test_history_clients_and_summary() -> None:

@@ -2,14 +2,17 @@
 
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.folder import RunFolder, check_new, runtime_of
+from fedappeal.record.folder import RunFolder, check_new, new_path, runtime_of
 from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.reader import Record
+from fedappeal.runs.checks import check_out
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_values
@@ -73,6 +76,21 @@ def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path, content: str | 
         (tmp_path / CONFIG).write_text(content)
     with pytest.raises(ConfigError, match="is not the folder of a run"):
         RunFolder.open(tmp_path)
+
+
+def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+    assert len({new_path(RunConfig()) for _ in range(3)}) == 3
+    for number in range(20):
+        begin, paths = threading.Barrier(3), [tmp_path / str(number) / "runs" / name for name in "abc"]
+
+        def make(path: Path, begin: threading.Barrier) -> None:
+            begin.wait(10)
+            check_out(path)
+            RunFolder.create(path, {})
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(make, paths, [begin] * 3))
+        assert sorted(paths[0].parent.iterdir()) == paths
 
 
 @pytest.mark.parametrize("resumptions", [None, 5, {}])
