@@ -19,7 +19,7 @@ import threading
 import time
 from codecs import BOM_UTF8
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -39,9 +39,11 @@ from fedappeal.flower.node.fleet import (
     MessageDropped,
     MessageRefused,
     NodeForgotten,
+    NotAnswering,
     NotConnected,
     ObjectTooLarge,
     RunEnded,
+    WrongClock,
     always,
 )
 from fedappeal.flower.node.fleet_api import TIMEOUT, FleetApi
@@ -237,9 +239,10 @@ class FleetConnection:
             contents = {part: content for part in message.parts if (content := self._cache.get(part)) is not None}
             room.take(contents)
             missing = [part for part in message.parts if part not in contents]
-            # The message's own object comes last, so one that is looked at alone says whether all is there.
-            contents |= self._pull(about.run_id, [root], until, room)
-            contents |= self._pull(about.run_id, missing, until, room)
+            with self._of_known_run(about.run_id):
+                # The message's own object comes last, so one that is looked at alone says whether all is there.
+                contents |= self._pull(about.run_id, [root], until, room)
+                contents |= self._pull(about.run_id, missing, until, room)
             size = sum(map(len, contents.values()))
         except NotConnected:
             raise
@@ -274,13 +277,14 @@ class FleetConnection:
             runtime_s: seconds that the app worked on it; the SuperLink adds them up.
 
         Raises:
-            MessageDropped: if its run has ended.
+            MessageDropped: if its run has ended, or is not known.
             NotConnected: as in `receive`; sending it again may help.
         """
-        with clock_measured(self._fleet):
+        run_id = parcel.message.metadata.run_id
+        with clock_measured(self._fleet), self._of_known_run(run_id):
             upload = self._fleet.push(self.node_id, parcel, runtime_s)
             began = self.traffic.clock()
-            self._fleet.push_objects(self.node_id, parcel.message.metadata.run_id, upload)
+            self._fleet.push_objects(self.node_id, run_id, upload)
         self.traffic.move(sum(map(len, upload.objects.values())), began)
 
     def _pull_settings(self, run_id: int) -> RunSettings:
@@ -379,6 +383,20 @@ class FleetConnection:
             wait = min(wait * 1.5, _LONGEST_WAIT)
         return contents
 
+    @contextlib.contextmanager
+    def _of_known_run(self, run_id: int) -> Iterator[None]:
+        """Raise `MessageDropped` where a call fails because the SuperLink, restored from a backup, lacks the run.
+
+        Flower's own then says no more than that it failed.
+        """
+        try:
+            yield
+        except NotAnswering:
+            raise
+        except NotConnected:
+            self._fleet.get_run(self.node_id, run_id)
+            raise
+
     def _still(self, waits: Callable[[], bool]) -> bool:
         """Whether a held poll is still waited for; meanwhile there is time to confirm."""
         self._confirm_due()
@@ -390,8 +408,16 @@ class FleetConnection:
         self._unconfirmed = deque([*due, *(later for later in self._unconfirmed if later[1] != run_id)])
 
     def _confirm_due(self) -> None:
+        """Confirm what is due; what is refused is given up, and what could not be asked is left for later.
+
+        Nothing is raised, for a message may be on its way.
+        """
         while self._unconfirmed and self._unconfirmed[0][0] <= time.monotonic():
             _, run_id, object_id = self._unconfirmed[0]
-            with contextlib.suppress(MessageDropped):  # a run that has ended keeps nothing
+            try:
                 self._fleet.confirm(self.node_id, run_id, object_id)
-            self._unconfirmed.popleft()  # not before: a connection that is lost meanwhile leaves it to be confirmed
+            except (NotAnswering, WrongClock):
+                return
+            except (NotConnected, MessageDropped):  # of a run that has ended, or is not known, nothing is kept
+                pass
+            self._unconfirmed.popleft()

@@ -4,7 +4,8 @@ At every request for an object Flower looks up the node's key, ends expired task
 transaction that writes. Within a quarter of a second the answers are the same. A SuperLink in memory does all that in
 microseconds and is left alone.
 
-So a run that has just ended takes replies for up to `REMEMBERED` seconds more.
+So a run that has just ended takes replies for up to `REMEMBERED` seconds more. One that a database restored from a
+backup lacks counts as ended.
 """
 
 import time
@@ -82,9 +83,16 @@ def cache_database(state: Any) -> None:
         finally:
             nodes.forget()
 
+    def of_known_run(run_id: int, abort_status_list: list[str], of: Any) -> str | None:
+        try:
+            problem: str | None = check(run_id, abort_status_list, of)
+        except KeyError:  # clients were in a run that is newer than a database restored from a backup
+            problem = "Run is not known."
+        return problem
+
     def check_abort(run_id: int, abort_status_list: list[str], of: Any) -> str | None:
         key = (run_id, tuple(abort_status_list))
-        return runs.get(key, lambda: check(run_id, abort_status_list, of), lambda problem: problem is None)
+        return runs.get(key, lambda: of_known_run(run_id, abort_status_list, of), lambda problem: problem is None)
 
     replace_name(state, "get_node_id_by_public_key", node_id)
     replace_name(state, "delete_node", delete)

@@ -26,7 +26,14 @@ from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.control import ControlError
 from fedappeal.flower.node import signing
-from fedappeal.flower.node.fleet import LONGEST_HOLD, Announcement, MessageDropped, NotConnected
+from fedappeal.flower.node.fleet import (
+    LONGEST_HOLD,
+    Announcement,
+    MessageDropped,
+    NotAnswering,
+    NotConnected,
+    WrongClock,
+)
 from fedappeal.flower.node.objects import Parcel
 from tests.client import certificates
 from tests.warm import warm_superlinks
@@ -169,19 +176,45 @@ def test_messages_are_confirmed_late_and_all_of_them(run: Any, fleet: FleetConne
     assert receive(fleet).metadata.message_id == sent_again
 
 
-def test_a_message_is_confirmed_again_where_the_connection_was_lost_meanwhile(
-    run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("refused", "left"), [(NotAnswering("gone"), 1), (WrongClock("gone"), 1), (NotConnected("no"), 0)]
+)
+def test_a_message_is_confirmed_again_where_the_connection_was_lost_and_never_keeps_another_from_coming(
+    run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch, refused: NotConnected, left: int
 ) -> None:
-    run.push(fleet.node_id)
+    """A SuperLink that was restored from a backup refuses what is said of a newer run, again and again."""
+    sent = [run.push(fleet.node_id)]
     receive(fleet)
     fleet._make_due(run.run_id)
     with monkeypatch.context() as broken:
-        broken.setattr(fleet._fleet, "confirm", Mock(side_effect=NotConnected("gone")))
-        with pytest.raises(NotConnected):
-            fleet.receive()
-    assert len(fleet._unconfirmed) == 1
+        broken.setattr(fleet._fleet, "confirm", Mock(side_effect=refused))
+        assert fleet.receive() is None
+        assert len(fleet._unconfirmed) == left
+        sent.append(run.push(fleet.node_id))
+        assert receive(fleet).metadata.message_id == sent[-1]
+    fleet._make_due(run.run_id)
     fleet.receive()
     assert not fleet._unconfirmed
+
+
+def test_what_a_superlink_without_the_run_fails_at_is_dropped(run: Any, fleet: FleetConnection) -> None:
+    """As after a restored backup; Flower's own says no more than that it failed."""
+    unknown = 12345
+    run.push(fleet.node_id)
+    message = receive(fleet)
+    parcel = Parcel.of(Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message))
+    parcel.message.metadata.run_id = unknown
+    calls: list[Callable[[], object]] = [
+        lambda: fleet.reply(parcel, 0.0),
+        lambda: fleet.run_settings(unknown),
+    ]
+    announced = Announcement(message.metadata.message_id, (), message)
+    object.__setattr__(message.metadata, "_run_id", unknown)
+    calls.append(lambda: fleet._pull_whole(announced))
+    for call in calls:
+        with pytest.raises(MessageDropped, match="its run has ended"):
+            call()
+    assert fleet.end_of(unknown) == ""
 
 
 def test_a_message_whose_time_is_over_is_dropped(run: Any, fleet: FleetConnection) -> None:

@@ -105,6 +105,7 @@ def test_a_run_that_has_ended_is_refused_once_the_answer_is_forgotten(
     state.finish_task(task, sub_status="completed", details="")
     monkeypatch.setattr(Remembered, "get", lambda self, key, ask, lasting: ask())
     assert HANDLERS.check_abort(run_id, ABORT, state) == "Run is finished."
+    assert HANDLERS.check_abort(run_id + 1, ABORT, state) == "Run is not known.", "a database restored from a backup"
 
 
 def test_answers_are_remembered_for_a_short_time_and_refusals_are_not() -> None:
