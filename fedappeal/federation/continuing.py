@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from fedappeal.core.plugins import allow_options
@@ -35,12 +36,17 @@ class UnfinishedRuns:
     Args:
         database: the database's file; the SuperLink has it alone, and has not begun.
 
+    Attributes:
+        ids: of the runs.
+        folder: of the SuperLink's own runs, beside the database.
+
     Raises:
         ConfigError: the database or the file beside it cannot be read.
     """
 
     def __init__(self, database: Path) -> None:
         self._file = to_continue(database)
+        self.folder = database.absolute().parent / "runs"
         before = self._file.read_text(encoding="utf-8").split() if self._file.exists() else []
         if not all(word.isascii() and word.isdigit() for word in before):
             raise ConfigError(f"file '{self._file}' is not allowed: ids of runs; delete it to continue none of them")
@@ -83,7 +89,7 @@ def _continue(superlink: RemoteSuperLink, unfinished: UnfinishedRuns, allow: Seq
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
-            runs = superlink.runs()
+            runs = _runs_here(superlink, unfinished.folder)
             break
         except ControlError as error:
             if time.monotonic() > deadline:
@@ -93,15 +99,34 @@ def _continue(superlink: RemoteSuperLink, unfinished: UnfinishedRuns, allow: Seq
     for run in (run for run in runs if run.run_id in unfinished.ids):
         try:
             _await_its_process(run)
-            if _goes_on(run, superlink.runs()):  # as it is by now: an operator may have stopped it
+            runs_now = _runs_here(superlink, unfinished.folder)  # an operator may have stopped it
+            if _goes_on(run, runs_now):
                 began = f"run {run.run_id} was under way when the SuperLink ended"
-                _log.warning("%s: it continues as run %s", began, _continuation(superlink, run, allow))
+                later = _continuation(superlink, run, unfinished.folder, allow)
+                _log.warning("%s: it continues as run %s", began, later)
         except (ControlError, ConfigError, NotDone, OSError) as error:  # OSError: it cannot write to the folder
             _log.error("run %s was under way, and does not continue: %s", run.run_id, error)
         if run.folder:
             with suppress(ControlError):
                 superlink.stop_run(run.run_id)  # Flower would wait for its process, and clients would answer it
         unfinished.settled(run.run_id)
+
+
+def _runs_here(superlink: RemoteSuperLink, own: Path) -> list[ListedRun]:
+    """Return a SuperLink's runs, each with the copy of its folder where one was restored among its own."""
+    return [replace(run, folder=_folder_here(run.folder, own)) for run in superlink.runs()]
+
+
+def _folder_here(recorded: str, own: Path) -> str:
+    """Return the folder of a run that was recorded elsewhere, before both were restored from a backup."""
+    _, inside, name = recorded.rpartition("/runs/")
+    copy, original = own / name, Path(recorded)
+    if not inside or copy == original or not copy.exists():
+        return recorded
+    with suppress(ConfigError, OSError):  # what cannot be read is no other run
+        if original.exists() and RunFolder.open(original).run_key != RunFolder.open(copy).run_key:
+            return recorded
+    return str(copy)
 
 
 def _await_its_process(run: ListedRun) -> None:
@@ -118,7 +143,7 @@ def _goes_on(run: ListedRun, runs: Sequence[ListedRun]) -> bool:
     return status not in ("completed", "stopped") and not later
 
 
-def _continuation(superlink: RemoteSuperLink, run: ListedRun, allow: Sequence[str]) -> str:
+def _continuation(superlink: RemoteSuperLink, run: ListedRun, own: Path, allow: Sequence[str]) -> str:
     """Return the id of the run that continues another one.
 
     Raises:
@@ -127,7 +152,10 @@ def _continuation(superlink: RemoteSuperLink, run: ListedRun, allow: Sequence[st
     if not run.folder:
         raise NotDone("it is not one of fedappeal's")
     if not Path(run.folder).exists():
-        raise NotDone(f"it ended before it had made its folder '{run.folder}': submit it again")
+        raise NotDone(
+            f"there is no folder '{run.folder}', nor one of that name in '{own}': `fedappeal resume` its copy, or "
+            "submit it again"
+        )
     folder = RunFolder.open(Path(run.folder).absolute())
     with folder.alone():
         for line in folder.mend():

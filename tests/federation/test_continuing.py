@@ -1,6 +1,7 @@
 """Which runs a SuperLink continues when it comes back, and what it keeps of them until it has."""
 
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def test_each_folder_continues_once_and_what_cannot_is_said(
     assert stopped == [1, 2, 4, 5], "Flower would wait for them"
     third, fourth, fifth = caplog.messages
     assert third == "run 3 was under way, and does not continue: it is not one of fedappeal's"
-    gone = f"it ended before it had made its folder '{tmp_path / 'gone'}': submit it again"
+    gone = f"there is no folder '{tmp_path / 'gone'}', nor one of that name in '{tmp_path / 'runs'}': "
+    gone += "`fedappeal resume` its copy, or submit it again"
     assert fourth == f"run 4 was under way, and does not continue: {gone}"
     assert fifth == "run 5 was under way when the SuperLink ended: it continues as run 9"
 
@@ -113,3 +115,24 @@ def test_a_folder_that_cannot_be_written_keeps_no_other_run_from_continuing(
     assert caplog.messages[-2].startswith("run 1 was under way, and does not continue: ")
     assert caplog.messages[-1].endswith("it continues as run 9")
     assert unfinished.ids == []
+
+
+@pytest.mark.parametrize("original", ["there", "gone", "another run"])
+@pytest.mark.parametrize("name", ["one", "sweep/seed-1"])
+def test_a_restored_federation_continues_the_copy_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, original: str, name: str
+) -> None:
+    first, copy = (tmp_path / folder / "runs" / name for folder in ("fed", "restored"))
+    shutil.copytree(a_run(first, []), copy)
+    if original != "there":
+        shutil.rmtree(first)
+    if original == "another run":
+        a_run(first, [])
+    runs = [ListedRun(1, "running", "", "", "2026-01-01", "", str(first))]
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: runs)
+    monkeypatch.setattr(RemoteSuperLink, "stop_run", lambda superlink, run_id: False)
+    monkeypatch.setattr(continuing, "submit_detached", lambda superlink, *words: commands.append(words) or "9")
+    monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [1])
+    continuing._continue(RemoteSuperLink("h:1"), UnfinishedRuns(tmp_path / "restored" / "state.db"), [])
+    assert commands == [("resume", str(first if original == "another run" else copy))]
