@@ -2,9 +2,10 @@
 
 import json
 import re
-import shutil
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,11 @@ from tests.federation.conftest import ROOT, Federation, wait_until
 from tests.federation.test_remote import SHORT
 
 pytestmark = pytest.mark.e2e
-COMMAND = re.search(r'^python3 (-c ".*state\.db.*")$', (ROOT / "docs" / "upkeep.md").read_text("utf-8"), re.MULTILINE)
+COMMANDS = re.search(
+    r"^```\n(python3 .*state\.db.*\ncp .*)\n```$", (ROOT / "docs" / "upkeep.md").read_text("utf-8"), re.M
+)
+
+KEPT = {"certs", "runs", "state.db", "federation.toml", "addresses.json", "invitations.db"}
 
 
 @pytest.fixture
@@ -44,11 +49,16 @@ def test_a_copy_of_a_running_federation_is_the_same_federation(running: Federati
     assert done.code == 0, done.out + done.err
 
     copy.mkdir()
-    assert COMMAND
+    assert COMMANDS
     (running.folder / "backup").symlink_to(copy)
-    subprocess.run(f"python3 {COMMAND[1]}", shell=True, cwd=running.folder, check=True)
-    for name in ("certs", "runs"):
-        shutil.copytree(running.folder / name, copy / name)
+    for name in ("federation.toml", "addresses.json"):  # as `federation open` writes them
+        (running.folder / name).write_text(name)
+    with closing(sqlite3.connect(running.folder / "invitations.db")) as invitations:
+        invitations.execute("CREATE TABLE invitation (name TEXT)")
+    subprocess.run(COMMANDS[1], shell=True, cwd=running.folder, check=True)
+    assert {path.name for path in running.folder.iterdir()} & KEPT == {path.name for path in copy.iterdir()} == KEPT
+    with closing(sqlite3.connect(copy / "invitations.db")) as invitations:
+        assert invitations.execute("SELECT count(*) FROM invitation").fetchone() == (0,)
     assert (running.folder / "state.db-wal").stat().st_size, "the latest entries stand beside the database"
     before, port = members(running), int(running.superlink.fleet_address.rpartition(":")[2])
     running.superlink.stop()
