@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.core.plugins import Plugin, is_ours
 from fedappeal.record.folder import GIVEN, RunFolder, Usable, check_new, holds_run, new_path, without_memory
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, scalar
 from fedappeal.settings.model import did_you_mean
 from fedappeal.tasks.task import Task
@@ -209,6 +210,8 @@ def influence_line(run: Plugins) -> str:
 MOST_RUNS = 10_000
 """Runs of one sweep; more are a slip of the pen."""
 _WHOLE = re.compile("[0-9]{1,18}")
+_NOT_SWEPT = frozenset({"out", "resume", "schedule-rounds", "start-timeout", "start-after", "round-timeout"})
+"""Settings that change nothing of a simulated run: where it is, and how long is waited."""
 
 
 def combinations(varied: Mapping[str, Sequence[Any]], sweep: str) -> list[dict[str, Any]]:
@@ -257,7 +260,8 @@ def swept_plans(
         settings: settings that all runs share; those of plug-ins under ``NAME.KEY``.
         sweep: ``KEY=VALUE,VALUE,...`` or ``NAME.KEY=VALUE,...``; a range of whole numbers is written ``0..4``. A run
             whose plug-ins do not know a key leaves it alone.
-        out: folder of the run, or of all runs; empty: a new one under ``runs``.
+        out: folder of the run, or of all runs, of which those that are over are left out; empty: a new one under
+            ``runs``.
         data_dir: folder of the data sets.
 
     Raises:
@@ -285,15 +289,39 @@ def swept_plans(
     ]
     for plan in plans:
         plan.plugins.check()
-        check_new(plan.path)
-    return plans
+        if not (varied and plan.begun):
+            check_new(plan.path)
+    return _unfinished(plans) if varied else plans
+
+
+def _unfinished(plans: Sequence[RunPlan]) -> list[RunPlan]:
+    """Return the runs of a sweep that are not over; those that have begun continue.
+
+    Raises:
+        ConfigError: a folder holds a run of other settings, or all runs are over.
+    """
+    left = []
+    for plan in plans:
+        planned, record = plan.plugins.all_settings(), Record(plan.path)
+        recorded = record.settings if plan.begun else planned
+        for key in sorted((planned.keys() | recorded.keys()) - _NOT_SWEPT):
+            if recorded.get(key) != planned.get(key):
+                raise ConfigError(
+                    f"out = '{plan.given_path.parent}' is not allowed: its '{plan.name}' is a run with "
+                    f"{key} = {recorded.get(key)!r}, not {planned.get(key)!r}"
+                )
+        if not record.standing.end:
+            left.append(replace(plan, resumes=plan.begun))
+    if not left:
+        raise ConfigError(f"out = '{plans[0].given_path.parent}' is not allowed: all runs of this sweep are over")
+    return left
 
 
 def _swept(text: str) -> tuple[str, list[Any]]:
     """Return the key and the values of ``KEY=VALUE,VALUE,...``."""
     key, equals, values = text.partition("=")
     key = key.strip().replace("_", "-")
-    general = RunConfig.keys()
+    general = sorted(set(RunConfig.keys()) - _NOT_SWEPT)
     of_plugin = all(key.partition("."))
     if not equals or not values or not (of_plugin or key in general):
         hint = "" if of_plugin or key in general else did_you_mean(key, general)

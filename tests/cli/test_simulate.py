@@ -1,7 +1,9 @@
 """`fedappeal simulate`: what is swept, what is refused, and several runs at once."""
 
+import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,19 @@ import pytest
 from fedappeal.cli.option_groups import ResumeOptions
 from fedappeal.cli.start import report_unused, resume_run, start_simulations
 from fedappeal.core.registry import LOCAL_RULES
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
+from fedappeal.runs.dry_round import alike
 from fedappeal.runs.launch.in_process import InProcess, Machine
-from fedappeal.runs.plan import RunPlan, swept_plans
+from fedappeal.runs.plan import RunPlan, simulate_plan, swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation import engine
 from fedappeal.simulation.forms.choice import Choice
 from fedappeal.simulation.options import Simulation
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.task import Task
 from server.build import Plugins
+from strategies.rounds.round import RoundRecord
 from tests.jobs_here import jobs_here
 
 __all__ = ["jobs_here"]
@@ -88,6 +94,9 @@ def test_an_own_strategy_and_its_settings_can_be_swept_beside_ours(
         ({}, ["seed"], "sweep = 'seed' is not allowed: KEY=VALUE,VALUE"),
         ({}, ["sead=1,2"], r"sweep = 'sead=1,2' is not allowed: .*; did you mean 'seed'\?"),
         ({}, ["maxfl.=1"], "sweep = 'maxfl.=1' is not allowed"),
+        ({}, ["out=a,b"], "sweep = 'out=a,b' is not allowed: KEY=VALUE"),
+        ({}, ["resume=true,false"], "sweep = 'resume=true,false' is not allowed: KEY=VALUE"),
+        ({}, ["round_timeout=5,6"], "sweep = 'round_timeout=5,6' is not allowed: KEY=VALUE"),
         ({}, ["maxfl.server-lr=1,0"], "maxfl.server-lr = 0 is not allowed: input should be greater than 0"),
         ({}, ["maxfl.server-lt=1,2"], r"unknown setting 'maxfl.server-lt'; did you mean 'maxfl.server-lr'\?"),
         ({}, ["prox.proximal-mu=1,2"], "local-rule 'prox' has no settings of its own: they stand under 'fedprox'"),
@@ -128,6 +137,30 @@ def test_a_rule_without_a_batched_form_is_said_in_the_line_about_training(
     start_simulations(plans, AUTO)
     said = "perfedavg: clients train one after another (local rule 'maml' has no batched form)"
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_same_sweep_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    how, out = Simulation("sequential", threads=1), str(tmp_path / "sweep")
+
+    def interrupt(record: RoundRecord) -> None:
+        raise KeyboardInterrupt
+
+    over, begun, _ = swept_plans(SMALL, ["seed=0..2"], out)
+    simulate_plan(over, how)
+    with pytest.raises(KeyboardInterrupt):
+        simulate_plan(begun, how, on_round=interrupt)
+    plans = swept_plans({**SMALL, "out": out}, ["seed=0..2"], out)
+    assert [(plan.name, plan.resumes) for plan in plans] == [("seed-1", True), ("seed-2", False)]
+    start_simulations(plans, InProcess(replace(how, mode="auto")))
+    assert [len(Record(plan.path).history) for plan in plans] == [2, 2]
+    assert json.loads((begun.path / "events.jsonl").read_text().splitlines()[-1])["event"] == "finished"
+    simulate_plan(replace(begun, path=tmp_path / "whole"), how)
+    whole = read_safetensors(tmp_path / "whole" / MODEL)[0]
+    assert alike(read_safetensors(begun.path / MODEL)[0], whole)
+    with pytest.raises(ConfigError, match=r"all runs of this sweep are over"):
+        swept_plans(SMALL, ["seed=0..2"], out)
+    with pytest.raises(ConfigError, match=r"its 'seed-0' is a run with rounds = 2, not 3"):
+        swept_plans({**SMALL, "rounds": 3}, ["seed=0,3"], out)
 
 
 def test_resume_continues_a_simulation_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.runs.launch.in_process import _resumable
 from fedappeal.runs.launch.observers import INTERRUPTED, RunUnfinished
 from fedappeal.runs.launch.superlink import LocalProcesses
-from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.plan import RunPlan, swept_plans
 from fedappeal.settings.config import RunConfig
 
 
@@ -57,3 +57,12 @@ def test_a_folder_that_became_read_only_is_said_with_how_the_run_continues(
         with pytest.raises(RunUnfinished if said else OSError) as ended:
             run(number)
         assert str(ended.value) == f"[Errno {number}] a reason{said}"
+
+
+def test_a_sweep_continues_by_its_own_command(tmp_path: Path) -> None:
+    plans = swept_plans({}, ["seed=0,1"], str(tmp_path / "my sweep"))
+    plans[0].folder({})
+    with pytest.raises(RunUnfinished) as ended, _resumable(plans):
+        raise KeyboardInterrupt
+    again = f"continue with the same command and --out '{tmp_path}/my sweep'"
+    assert ended.value.lines == (f"interrupted; all finished rounds are kept; {again}",)

@@ -5,6 +5,7 @@ One run in this process, or several in processes beside it or on a Ray cluster.
 
 import contextlib
 import gc
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.core.places import is_authors, reason
-from fedappeal.record.folder import Usable
+from fedappeal.record.folder import Usable, runtime_of
 from fedappeal.record.reader import Record, rounds_done
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
 from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, RunUnfinished
@@ -132,7 +133,8 @@ class InProcess:
                 )
             machine = replace(machine, threads=simulation.threads).for_jobs(len(plans))
             simulation = replace(simulation, threads=machine.threads)
-        check_out(plans[0].path if len(plans) == 1 else plans[0].path.parent)
+        if len(plans) > 1 or not plans[0].resumes:
+            check_out(plans[0].path if len(plans) == 1 else plans[0].path.parent)
         tried = set[RunConfig]()
         for plan in plans:
             settings = plan.config.model_copy(update=_ANY_SEED)
@@ -141,7 +143,7 @@ class InProcess:
         return replace(self, simulation=simulation, machine=machine)
 
     def launch(self, plans: Sequence[RunPlan], observers: Observers) -> None:
-        """Simulate new runs whose launcher was checked, and show how far they are.
+        """Simulate runs whose launcher was checked, and show how far they are; those that have begun continue.
 
         Raises:
             ConfigError: the cluster cannot be reached, or has no room.
@@ -151,6 +153,9 @@ class InProcess:
         # Before anything is shown or written: a cluster that cannot be reached is found here.
         with ray_cluster(ray, max(self.workers, 1)) if ray.address else contextlib.nullcontext():
             simulations = self._in_their_modes(plans, observers)
+            for plan in plans:
+                if plan.resumes:
+                    plan.mend(observers.complain, memory_of(plan.path))
             with _resumable(plans):
                 if len(plans) == 1:
                     _simulate_shown(plans[0], simulations[0], observers)
@@ -185,7 +190,11 @@ class InProcess:
             observers.say(line)
         for line in self.simulation.notes():
             observers.say(line)
-        return [replace(self.simulation, mode=choices[key].mode, why=choices[key].why) for key in trainings]
+        simulations = [replace(self.simulation, mode=choices[key].mode, why=choices[key].why) for key in trainings]
+        return [
+            replace(how, mode=str(runtime_of(plan.path).get("mode"))) if plan.resumes else how
+            for plan, how in zip(plans, simulations, strict=True)
+        ]
 
     def _simulate_several(
         self, plans: Sequence[RunPlan], simulations: Sequence[Simulation], observers: Observers
@@ -234,7 +243,9 @@ def _continue_with(plans: Sequence[RunPlan]) -> str:
     """Return how a run continues; empty: none has begun."""
     if not any(plan.begun for plan in plans):
         return ""
-    return f"continue with: {resume_command(plans[0].config, 'FOLDER' if len(plans) > 1 else plans[0].given_path)}"
+    if len(plans) > 1:
+        return f"continue with the same command and {shlex.join(['--out', str(plans[0].given_path.parent)])}"
+    return f"continue with: {resume_command(plans[0].config, plans[0].given_path)}"
 
 
 def _simulate_shown(plan: RunPlan, simulation: Simulation, observers: Observers) -> None:
