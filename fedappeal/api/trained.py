@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.record.output import check_output
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import written_as
 from fedappeal.trained.model import Predictions, TrainedModel, check_onnx, predict, write_onnx, write_plain
 
 if TYPE_CHECKING:
@@ -50,17 +51,21 @@ def export(trained: TrainedModel, form: str, output: Path) -> None:
     """Write a model in another form, all or nothing.
 
     Raises:
-        ConfigError: one line: a model that has no such form.
+        ConfigError: one line: a model that has no such form, or an output that cannot be written.
     """
     if form in FILES:
-        FILES[form][1](trained, output)
+        with written_as("output", output):
+            FILES[form][1](trained, output)
         return
     from fedappeal.hf.models import pretrained, quiet
 
     with quiet():
         model = pretrained(trained.model, form == "adapter")
         output.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".export-", dir=output.parent) as aside:
+        with (
+            written_as("output", output),
+            TemporaryDirectory(prefix=".export-", dir=output.parent) as aside,
+        ):
             (folder := Path(aside, output.name)).mkdir()
             model.save_pretrained(folder)
             if (tokenizer := getattr(trained.task, "tokenizer", None)) is not None:

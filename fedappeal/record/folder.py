@@ -26,7 +26,7 @@ from fedappeal.record.lines import (
 )
 from fedappeal.record.reader import Record, damage_of, usable_lines
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.system.files import copy_aside, delete_unfinished, replace_file
+from fedappeal.system.files import copy_aside, delete_unfinished, replace_file, written_as
 from fedappeal.system.locks import InUse, is_held, only_process
 from fedappeal.system.plain_files import check_plain
 from fedappeal.system.versions import recorded_versions
@@ -94,10 +94,8 @@ class RunFolder:
         """
         check_new(path)
         check_plain(path, changed=True)
-        try:
+        with written_as("out", path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"out = '{path}' is not allowed: {error.strerror}") from None
         run_key = secrets.token_hex(8)
         folder = cls(path, run_key)
         record = {
@@ -107,7 +105,7 @@ class RunFolder:
             "started": time.strftime(_DATE),
             **({"runtime": dict(runtime)} if runtime else {}),
         }
-        with folder.alone():
+        with written_as("out", path), folder.alone():
             check_new(path)  # again: another process may have made its run here meanwhile
             delete_unfinished(path)
             folder._replace_config(record)

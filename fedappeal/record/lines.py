@@ -194,8 +194,9 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]], durable: boo
                 written += out.write(text[written:])
             if durable:
                 os.fsync(out.fileno())
-        except OSError:
+        except OSError as error:
             out.truncate(end)
+            error.filename = str(path)
             raise
     return _check_in(text.removesuffix(b"\n")).decode()
 

@@ -46,6 +46,9 @@ def run_in_parallel(
         at_once: number of processes.
         on_end: told the number of each job when it is over, and why it failed: an empty reason where it did not.
         tick: called a few times a second, for a progress bar.
+
+    Raises:
+        ConfigError: the system has no semaphores for processes.
     """
     waiting = deque(range(len(jobs)))
     while waiting:  # again only where a process died and took the pool with it
@@ -78,7 +81,10 @@ def reason_of(error: BaseException) -> str:
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent)
+    try:
+        pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent)
+    except OSError as error:
+        raise ConfigError(f"several runs need semaphores (on Linux in /dev/shm): {error.strerror}") from None
     try:
         yield pool
     except BaseException:

@@ -123,6 +123,7 @@ _UNFINISHED = re.compile(r"\..+\.([0-9]{1,9})(?:-[0-9a-f]+)?\.tmp|\.tmp[A-Za-z0-
 """Names of files that are being written: those of `replace_by`, and of safetensors, which writes beside them.
 
 The group is the process that writes."""
+_OS_ERROR = re.compile(r"\(os error ([0-9]{1,3})\)")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 MOST_ASIDE = 9
 """Damaged files of one name that are kept; then the last one is replaced."""
@@ -225,7 +226,9 @@ def write_safetensors(
             )
             seal(temporary)
         except SafetensorError as error:  # a full disk
-            raise OSError(errno.EIO, str(error), str(path)) from None
+            number = _OS_ERROR.search(str(error))
+            code = int(number[1]) if number else errno.EIO
+            raise OSError(code, os.strerror(code) if number else str(error), str(path)) from None
 
 
 def replace_file(path: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
@@ -245,6 +248,9 @@ def replace_by(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[
 
     Yields:
         The new file's path.
+
+    Raises:
+        OSError: it cannot be written; names the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")  # a process has threads
     with descriptor(path.parent) as folder:
@@ -260,9 +266,11 @@ def replace_by(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[
             finally:
                 os.close(number)
             os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
+        except BaseException as error:
             with suppress(FileNotFoundError):
                 os.unlink(temporary.name, dir_fd=folder)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(path)
             raise
         if durable:
             os.fsync(folder)
@@ -353,11 +361,23 @@ def write_output(name: str, path: Path, content: bytes) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
-    try:
+    with written_as(name, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
-    except OSError as error:
-        raise ConfigError(f"{name} = '{path}' cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def written_as(name: str, path: Path) -> Iterator[None]:
+    """Name the option whose file or folder the block cannot write.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{name} = '{path}' cannot be written: {why}") from None
 
 
 def private_folder(path: Path) -> None:

@@ -1,7 +1,9 @@
 """`fedappeal export` and `fedappeal predict`, on a run's own model."""
 
 import csv
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +123,17 @@ def test_a_wrong_label_is_shown_beside_the_right_one(run: Path, tmp_path: Path, 
     assert "is" not in right
     assert wrong.endswith(f"(is {(label + 1) % 10})")
     assert summary[:2] == ["examples    2", "accuracy    50.0 %"]
+
+
+def test_an_export_that_a_full_disk_does_not_take_is_one_line(
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    line = "fedappeal: output = 'new/m.safetensors' cannot be written: No space left on device"
+    assert command("export", run, "--to", "safetensors", "--output", "new/m.safetensors", code=2) == [line]
 
 
 def test_an_export_is_called_after_its_run_and_predicts_the_same(

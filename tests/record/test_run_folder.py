@@ -1,5 +1,6 @@
 """A run's folder: what it refuses, what a kill leaves behind, what resume forgets."""
 
+import errno
 import json
 import os
 import threading
@@ -76,6 +77,17 @@ def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path, content: str | 
         (tmp_path / CONFIG).write_text(content)
     with pytest.raises(ConfigError, match="is not the folder of a run"):
         RunFolder.open(tmp_path)
+
+
+def test_a_new_runs_folder_that_a_full_disk_does_not_take_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ConfigError, match=rf"^out = '{tmp_path}/run' cannot be written: No space left on device$"):
+        RunFolder.create(tmp_path / "run", {})
 
 
 def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Jobs in processes of their own: failures, processes that die, and a parent that dies."""
 
 import contextlib
+import errno
 import gc
 import os
 import subprocess
@@ -44,6 +45,16 @@ def test_a_process_that_dies_does_not_take_the_rest_along(tmp_path: Path) -> Non
     files = [tmp_path / str(n) for n in range(3)]
     ended = done([partial(write, file, "die" if n == 0 else "") for n, file in enumerate(files)], 1)
     assert ended == {0: LOST, 1: "", 2: ""}
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_system_without_semaphores_is_one_line(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", refuse)
+    with pytest.raises(ConfigError, match=f"^several runs need semaphores .*/dev/shm.*: {os.strerror(number)}$"):
+        run_in_parallel([print], 1, print)
 
 
 def alive(pid: int) -> bool:

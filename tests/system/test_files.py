@@ -1,5 +1,6 @@
 """What a killed process leaves half-written is told from everything else."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from fedappeal.system.files import (
     read_safetensors,
     read_values,
     replace_by,
+    replace_file,
+    write_output,
     write_safetensors,
 )
 
@@ -91,3 +94,27 @@ def test_a_file_that_is_replaced_while_it_is_read_is_as_the_new_one(
             read(path)
     else:
         read(path)
+
+
+@pytest.mark.parametrize("write", [replace_file, partial(write_output, "output"), write_safetensors])
+def test_what_a_full_disk_does_not_take_is_named(
+    write: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of our own writes the system names no file, of those of safetensors it raises no error of the system."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def full_for_safetensors(*_: object) -> None:
+        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    path, safe = tmp_path / "x", write is write_safetensors
+    monkeypatch.setattr("safetensors.numpy.save_file", full_for_safetensors)
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises((OSError, ConfigError)) as error:
+        write(path, *([{}, {}] if safe else [b"content"]))
+    assert str(error.value) in (
+        f"[Errno 28] No space left on device: '{path}'",
+        f"output = '{path}' cannot be written: No space left on device",
+    )
+    assert not list(tmp_path.iterdir())
