@@ -17,7 +17,7 @@ from fedappeal.runs.launch.observers import INTERRUPTED, RunUnfinished, SeveralR
 from fedappeal.runs.plan import RunPlan
 from fedappeal.views.metrics.serving import NOWHERE, ConnectedClients, MetricsPort
 from fedappeal.views.terminal.printing import as_json, complain, say, say_where
-from fedappeal.views.terminal.progress import one_run, progress_text, several_runs
+from fedappeal.views.terminal.progress import ended_text, one_run, several_runs
 from fedappeal.views.terminal.view import RunView
 from fedappeal.views.tracking.tracker import MakeTracker, chosen_trackers
 from fedappeal.views.tracking.tracker_threads import track_run, track_runs
@@ -73,8 +73,7 @@ class CommandObservers:
         if self.console.is_terminal and not as_json():  # else each line stands above, where its run ended
             for plan in plans:
                 if lines := Record(plan.path).history:
-                    name = f"{plan.name}: after round {lines[-1]['round']}:"
-                    self.say(progress_text(name, lines[-1], Record(plan.path).metric))
+                    self.say(ended_text(plan, lines[-1]))
         say_where(self.console, "the runs' folders", plans[0].given_path.parent)
 
     @contextmanager

@@ -56,6 +56,7 @@ CONDITIONS: tuple[dict[str, Any], ...] = (
 """What a strategy has to stand: all clients, a sample, that some leave, come and go, only evaluate; bounds."""
 _SMALL = {"task": "synth", "model": "auto", "partition": "auto", "share": "auto", "initial_model": ""}
 """Settings of a task whose data every machine has, and of its small model."""
+_NO_WEIGHT = 1e-9
 _FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "make", "reply", "train")
 """Methods one of which is meant where an error came through no line of the author's."""
 
@@ -170,6 +171,12 @@ class DryRun:
             )
         trains = self.policy == "always" and not whole.kept
         if trains and alike(whole.model, initial_arrays(self.task, self.config.seed)):
+            if whole.weightless:
+                yield (
+                    f"strategy = '{self.config.strategy}' gives all clients the weight 0, so the model stays the "
+                    "initial one: their losses are far from what they require; scale the labels or the loss"
+                )
+                return
             rounds = plural(self.more.get("rounds", ROUNDS), "round")
             yield self._with_place(f"the model is still the initial one after {rounds} that all clients joined")
             return
@@ -263,7 +270,10 @@ class DryRun:
                 lines.append(self._with_place("no client joined, though all wanted to"))
             stays = any(record.kept for record in records)
             joined = any(record.count("joined") for record in records if not record.mandatory)
-            return DryRunOutcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0], stays, joined)
+            weights = [weight for record in records if (weight := record.metrics.get("appeal_weight")) is not None]
+            weightless = bool(weights) and max(weights) < _NO_WEIGHT
+            model = {} if lines else read_safetensors(plan.path / MODEL)[0]
+            return DryRunOutcome(lines, model, stays, joined, weightless)
 
     def _with_place(self, line: str) -> str:
         """Return a line with its place in the author's code, unless it names one."""
@@ -282,12 +292,14 @@ class DryRunOutcome:
         model: the last model by name, where nothing is wrong.
         kept: whether the strategy kept the model in a round; one that gathers over rounds does, for example.
         joined: whether a client joined in a round in which it might opt out.
+        weightless: whether the strategy weighs by appeal, and all weights are too small to move the model.
     """
 
     lines: list[str]
     model: Arrays
     kept: bool = False
     joined: bool = False
+    weightless: bool = False
 
 
 class _BrokenOff(Exception):

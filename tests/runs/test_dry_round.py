@@ -159,6 +159,23 @@ def test_a_large_model_is_trained_once_and_all_else_is_tried_on_a_small_one(
     assert tried == [("digits", 1)]
 
 
+def test_a_loss_for_which_all_weights_are_0_is_said_as_such(mine: Path) -> None:
+    code = """
+    from fedappeal.tasks.datasets.digits import Digits
+    class Huge(Digits):
+        default_model = "logistic"
+        def loss(self, outputs, y, reduction="mean"):
+            return 3000 * super().loss(outputs, y, reduction) + 300 * (outputs - 30).square().mean()
+    """
+    write(mine, code)
+    settings = {"task": f"{mine.stem}:Huge", "learning-rate": 1e-6, "solo.learning-rate": 1e-4}
+    with pytest.raises(ConfigError) as refused:
+        check_own(f"{mine.stem}:Huge", {**settings, "strategy": "maxfl"})
+    assert str(refused.value).startswith("strategy = 'maxfl' gives all clients the weight 0, so the model stays")
+    assert mine.name not in str(refused.value)
+    assert f"{mine.stem}:Huge" in check_own(f"{mine.stem}:Huge", {**settings, "strategy": "fedavg"})
+
+
 def test_a_model_may_have_more_outputs_in_training(mine: Path) -> None:
     code = """
     class Net(torch.nn.Module):

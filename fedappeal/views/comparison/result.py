@@ -41,7 +41,7 @@ def text_of(value: Any) -> str:
     """Return a setting's value as one writes it."""
     if isinstance(value, str):
         return value or "''"
-    if isinstance(value, float) and value.is_integer() and math.isfinite(value):
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e16:  # above, JSON writes 1e+16 too
         return str(int(value))
     return json.dumps(value, sort_keys=True)
 

@@ -34,6 +34,13 @@ def progress_text(name: str, line: Mapping[str, Any], metric: Metric) -> str:
     return printable(" ".join([name, *parts]))
 
 
+def ended_text(plan: RunPlan, line: Mapping[str, Any]) -> str:
+    """Return a run's name, its last round, and the figures of it."""
+    name = f"{plan.name}: after round {line['round']}:"
+    text = progress_text(name, line, Record(plan.path).metric)
+    return f"{text} no client has measured the model" if text == printable(name) else text
+
+
 @contextmanager
 def one_run(
     view: RunView, name: str, clock: Callable[[], float] = time.monotonic, completed: int = 0
@@ -164,7 +171,7 @@ class _SeveralLines(_Several):
         if reason:
             text = f"{plan.name} failed: {reason}"
         elif line:
-            text = progress_text(f"{plan.name}: after round {line['round']}:", line, Record(plan.path).metric)
+            text = ended_text(plan, line)
         else:
             text = f"{plan.name}: no rounds were run"
         say(self._console, f"{text} ({self._how_many()})")

@@ -64,8 +64,8 @@ def test_a_plugins_setting_that_a_run_does_not_use_splits_no_group() -> None:
 
 def test_a_default_and_the_same_number_given_are_one_group() -> None:
     assert names([recorded("a"), recorded("b", seed=1, **{"maxfl.server-lr": 1})]) == {"strategy=maxfl": ["a", "b"]}
-    assert [text_of(value) for value in (1, 1.0, 0.5, 1e-5, True, "", "x", [1])] == [
-        *("1", "1", "0.5", "1e-05", "true", "''", "x", "[1]")
+    assert [text_of(value) for value in (1, 1.0, 0.5, 1e-5, -1e30, True, "", "x", [1])] == [
+        *("1", "1", "0.5", "1e-05", "-1e+30", "true", "''", "x", "[1]")
     ]
 
 

@@ -104,11 +104,14 @@ def test_several_runs_say_when_each_ends_and_now_and_then_how_far_they_are(tmp_p
         clock.now += 10.0
         shown.update()
         shown.ended(2, "")
+        folders[2].append(HISTORY, {"round": 9, "accuracy_lowest": 0.5})
+        shown.ended(2, "")
     assert out.lines()[1:] == [
         "seed-0: after round 9: GM-Appeal 0.250 accuracy 0.500 (1 of 3 runs have ended)",
         "seed-1 failed: device = '[x]' is not allowed (2 of 3 runs have ended)",
         "2 of 3 runs have ended",
         "seed-2: no rounds were run (3 of 3 runs have ended)",
+        "seed-2: after round 9: no client has measured the model (3 of 3 runs have ended)",
     ]
 
 
