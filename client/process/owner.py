@@ -108,13 +108,14 @@ def leave(folder: Path, run_key: str | None) -> str:
         ConfigError: the client takes part in no such run.
     """
     store = store_of(folder)
-    runs = [name.removeprefix("run-") for name in store.names() if name.startswith("run-")]
-    if run_key is not None and run_key not in runs:
-        names = ", ".join(runs) or "none"
-        raise ConfigError(f"run = '{run_key}' is not allowed: a run that this client takes part in ({names})")
-    left_runs = [key for key in runs if run_key in (None, key)]
-    for key in left_runs:  # one that is over, too: its server may continue it
-        store.write(DEPARTURE + key, StoredRecord({"by": "owner"}))
+    with changing(folder):
+        runs = [name.removeprefix("run-") for name in store.names() if name.startswith("run-")]
+        if run_key is not None and run_key not in runs:
+            names = ", ".join(runs) or "none"
+            raise ConfigError(f"run = '{run_key}' is not allowed: a run that this client takes part in ({names})")
+        left_runs = [key for key in runs if run_key in (None, key)]
+        for key in left_runs:  # one that is over, too: its server may continue it
+            store.write(DEPARTURE + key, StoredRecord({"by": "owner"}))
     over = {key for key, run in Activity(folder).runs().items() if run.ended}
     going = [key for key in left_runs if key == run_key or key not in over]
     names = ", ".join(going) or "none that goes on"

@@ -3,6 +3,7 @@
 A client whose node has a key of its own (``--key``) needs none: the SuperLink checks that one at each call.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from flwr.app import ConfigRecord, RecordDict
 from fedappeal.protocol import keys, proof
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
-from fedappeal.system.locks import changing
 
 FILE = "identity.key"
 _PRIVATE = 0o600
@@ -51,9 +51,14 @@ def own_key(folder: Path) -> ec.EllipticCurvePrivateKey:
 
 def _make(path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    with changing(path.parent):  # a stock SuperNode may answer two roll calls at once: the first key stays
-        if not path.exists():
-            replace_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=_PRIVATE)
+    new = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    try:
+        replace_file(new, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=_PRIVATE)
+        os.link(new, path)  # a stock SuperNode may answer two roll calls at once: the first key stays
+    except FileExistsError:
+        pass
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def note_connection(state: RecordDict, fingerprint: str, lasting: bool, superlink: str = "") -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -180,7 +181,7 @@ def tidy(folder: Path) -> None:
 
     That may be as large as a model, and no limit counts it.
     """
-    for path in (os.path.realpath(folder), *paths_in(folder)):
+    for path in chain((os.path.realpath(folder),), paths_in(folder)):  # what is in a folder, once it is readable
         with suppress(OSError):  # a file system that knows no owners; what another process deletes meanwhile
             if not os.path.islink(path):
                 os.chmod(path, _FOLDER if os.path.isdir(path) else _FILE)

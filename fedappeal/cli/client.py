@@ -315,10 +315,11 @@ def limits(
 
     folder = state_folder(state_dir)
     if given:
-        with changing(folder):
-            changed = (Limits() if reset else read_limits(folder)).with_values(given)
+        if not folder.exists():
+            Limits().with_values(given)  # what is not allowed makes no folder
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_limits(folder, changed)
+        with changing(folder):
+            write_limits(folder, (Limits() if reset else read_limits(folder)).with_values(given))
     elif reset:
         reset_limits(folder)
     print_lines(describe_limits(read_limits(folder)))

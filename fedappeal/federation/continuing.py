@@ -121,7 +121,7 @@ def _folder_here(recorded: str, own: Path) -> str:
     """Return the folder of a run that was recorded elsewhere, before both were restored from a backup."""
     _, inside, name = recorded.rpartition("/runs/")
     copy, original = own / name, Path(recorded)
-    if not inside or copy == original or not copy.exists():
+    if not (inside and name) or copy == original or not copy.exists():
         return recorded
     with suppress(ConfigError, OSError):  # what cannot be read is no other run
         if original.exists() and RunFolder.open(original).run_key != RunFolder.open(copy).run_key:

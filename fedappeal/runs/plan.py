@@ -310,7 +310,7 @@ def _unfinished(plans: Sequence[RunPlan]) -> list[RunPlan]:
                     f"out = '{plan.given_path.parent}' is not allowed: its '{plan.name}' is a run with "
                     f"{key} = {recorded.get(key)!r}, not {planned.get(key)!r}"
                 )
-        if not record.standing.end:
+        if not (plan.begun and record.standing.end):
             left.append(replace(plan, resumes=plan.begun))
     if not left:
         raise ConfigError(f"out = '{plans[0].given_path.parent}' is not allowed: all runs of this sweep are over")

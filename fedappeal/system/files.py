@@ -179,9 +179,12 @@ def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def state_of(path: Path) -> os.stat_result | None:
     """Return a file's state; None where it has none: another process may have deleted it since it was listed."""
-    with suppress(OSError):
+    try:
         return path.stat()
-    return None
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return None
 
 
 def check_memory(path: Path) -> None:

@@ -59,7 +59,7 @@ def test_one_that_never_says_who_it_is_is_unknown(tmp_path: Path) -> None:
             pass
 
 
-def waits(folder: Path) -> bool:
+def waits(folder: Path, seconds: float = 0.2) -> bool:
     """Whether another thread that is to change the folder waits for this one."""
     changed = threading.Event()
 
@@ -68,7 +68,7 @@ def waits(folder: Path) -> bool:
             changed.set()
 
     threading.Thread(target=change).start()
-    return not changed.wait(0.2)
+    return not changed.wait(seconds)
 
 
 def test_a_change_waits_for_another_and_a_thread_may_begin_one_inside_another(
@@ -79,7 +79,7 @@ def test_a_change_waits_for_another_and_a_thread_may_begin_one_inside_another(
         with changing(Path()), changing(tmp_path / "other"):
             assert waits(tmp_path)
         assert waits(tmp_path), "the inner one's end is not the outer one's"
-    assert not waits(tmp_path)
+    assert not waits(tmp_path, 30)
     assert (tmp_path / CHANGES).stat().st_mode & 0o077 == 0
 
 
@@ -97,7 +97,7 @@ def test_neither_a_killed_process_nor_one_that_was_forked_meanwhile_keeps_the_lo
             time.sleep(60)
             os._exit(0)
     try:
-        assert not waits(tmp_path)
+        assert not waits(tmp_path, 30)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
@@ -120,6 +120,6 @@ def test_nobody_waits_where_nothing_can_be_locked(
 ) -> None:
     without(tmp_path, monkeypatch)
     with changing(tmp_path):
-        assert not waits(tmp_path)
+        assert not waits(tmp_path, 30)
     with pytest.raises(ZeroDivisionError), changing(tmp_path):
         _ = 1 / 0

@@ -157,7 +157,7 @@ def _parsers() -> tuple[Any, Any]:
 
 
 _NOT_HERE = {"--auth-list-public-keys", "--control-api-address", "--allow-runtime-dependency-installation"}
-"""Flower calls further ones deprecated in its newest version, which a SuperLink here takes all the same."""
+"""Options of Flower's that have no effect here."""
 
 
 def superlink_actions() -> list[Action]:

@@ -7,6 +7,7 @@ with the result, so that decisions, minibatches and state come from the very cod
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -111,6 +112,7 @@ class ClientQueue(Arithmetic):
         for name in list(islice(chain(first, others), room)):
             # Weak: what has begun is no part of a cycle that Python would find.
             client = self._free.pop() if self._free else greenlet(partial(ClientQueue._run, proxy(self)))
+            client.gr_context = Context()  # NumPy's handling of errors is in it
             self._resume(name, client, partial(client.switch, name))
 
     def _run_on(self, clients: Sequence[str]) -> None:

@@ -21,7 +21,6 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.lines import HISTORY
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import state_of
 from fedappeal.views.live.actions import NotDone
 from fedappeal.views.live.clients import client_names
 from fedappeal.views.live.members import CHANGES
@@ -84,8 +83,10 @@ class Charts:
 
 
 def _size(path: Path | None) -> int:
-    state = state_of(path / HISTORY) if path is not None else None
-    return state.st_size if state else 0
+    try:
+        return (path / HISTORY).stat().st_size if path is not None else 0
+    except OSError:
+        return 0
 
 
 def _charts_text(path: Path | None, names: Callable[[Path], Mapping[str, str]]) -> str:

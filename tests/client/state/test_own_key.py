@@ -10,7 +10,6 @@ from client.settings import NodeSettings
 from client.state.own_key import FILE, note_connection, own_key, proof_of
 from fedappeal.protocol import keys, proof
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.locks import CHANGES
 from tests.node import Node, run_config
 
 NONCE = "0123456789abcdef" * 2
@@ -21,7 +20,7 @@ def test_it_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     first = own_key(tmp_path)
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     assert own_key(tmp_path).private_numbers() == first.private_numbers()
-    assert {path.name for path in tmp_path.iterdir()} == {FILE, CHANGES}
+    assert {path.name for path in tmp_path.iterdir()} == {FILE}
 
 
 def test_of_two_that_make_it_at_once_the_first_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,19 @@ def test_a_kill_between_the_two_files_loses_nothing(tmp_path: Path) -> None:
     assert (numbers(read_receipts(tmp_path)), read_receipts(tmp_path).problem) == ([1, 2, 3, 4, 5], "")
 
 
+def test_a_disk_that_fails_for_a_moment_loses_no_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = written(tmp_path, 3)
+
+    def failing(path: Path) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            kept.write({"round": 4})
+    assert (numbers(read_receipts(tmp_path)), read_receipts(tmp_path).problem) == ([1, 2, 3], "")
+
+
 def test_what_is_written_while_they_are_read_breaks_no_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, 3, most=300)
     waiting = [SENT]

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 from weakref import WeakSet
 
+import numpy as np
 import pytest
 import torch
 from greenlet import getcurrent, greenlet
@@ -163,6 +164,21 @@ def test_as_many_greenlets_as_are_under_way_run_all_clients_and_keep_none_of_the
         assert not ran_in
     finally:
         gc.enable()
+
+
+def test_what_one_client_sets_for_its_context_does_not_reach_the_next() -> None:
+    """NumPy's handling of errors, for one."""
+    clients = Recorder()
+
+    def client() -> str:
+        before = np.geterr()["over"]
+        np.seterr(over="raise")
+        return before
+
+    for name in "abc":
+        clients.start(name, client)
+    assert clients.results(list("abc")) == dict.fromkeys("abc", "warn")
+    assert np.geterr()["over"] == "warn"
 
 
 def test_a_named_client_begins_without_room_where_only_others_are_under_way() -> None:
