@@ -159,8 +159,12 @@ def check_names(metric: Metric, others: Sequence[str]) -> None:
         others: names of the further ones.
 
     Raises:
-        ConfigError: names one that stands where another number does.
+        ConfigError: names one that stands where another number does; or what is no metric, or no names.
     """
+    if not isinstance(metric, Metric):
+        raise ConfigError(f"metric = {metric!r} is not allowed: a Metric")
+    if not isinstance(others, tuple | list) or not all(isinstance(name, str) for name in others):
+        raise ConfigError(f"other_metrics = {others!r} is not allowed: a tuple of names")
     keys = [column.of(metric).key for column in COLUMNS]
     keys += [key.format(metric=column_of(name)) for name in others for key in _OF_EACH_METRIC]
     keys += [f"unseen_{key}" for key in keys]

@@ -60,7 +60,6 @@ def check_learns_here(plan: RunPlan, device: str, tried: bool = True) -> None:
         ConfigError: for the first thing that is wrong.
     """
     check_device(device)
-    check_names(plan.task.metric, plan.task.other_metrics)
     plan.task.check()
     if isinstance(plan.task, FlowerApp):
         plan.task.initial_arrays()
@@ -74,6 +73,7 @@ def check_learns_here(plan: RunPlan, device: str, tried: bool = True) -> None:
         from fedappeal.runs.dry_round import check_plugins  # the engine, and with it torch
 
         check_plugins(plan, device)
+    check_names(plan.task.metric, plan.task.other_metrics)
 
 
 def check_device(device: str) -> None:

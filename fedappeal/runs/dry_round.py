@@ -18,6 +18,7 @@ import numpy as np
 
 from fedappeal.core.places import reason, with_place
 from fedappeal.core.plugins import is_ours
+from fedappeal.protocol.metric import ACCURACY
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.columns import check_names
 from fedappeal.record.folder import RunFolder
@@ -71,7 +72,6 @@ def check_plugins(plan: RunPlan, device: str) -> None:
     Raises:
         ConfigError: a line for each thing that is wrong, with file and line.
     """
-    check_names(plan.task.metric, plan.task.other_metrics)
     if lines := list(dict.fromkeys(_mistakes(plan, device))):
         raise ConfigError("\n".join(lines))
 
@@ -91,7 +91,10 @@ def for_submission(plan: RunPlan) -> RunPlan:
             task.check()
             task.load(0)
             return plan
-        check_names(task.metric, task.other_metrics)
+        names: Any = ACCURACY, ()
+        with suppress(Exception):
+            names = task.metric, task.other_metrics
+        check_names(*names)
     return replace(plan, plugins=_plugins_of(plan.config.model_copy(update=_SMALL)))
 
 
@@ -109,8 +112,9 @@ def _mistakes(plan: RunPlan, device: str) -> Iterator[str]:
     if not is_ours(type(task)) or run.model is not None or ":" in plan.config.model:
         try:
             check_fit(task, plan.config.seed)
-        except ConfigError as error:
-            line, author = str(error), type(task) if run.model is None else run.model
+            check_names(task.metric, task.other_metrics)
+        except Exception as error:
+            line, author = reason(error), type(task) if run.model is None else run.model
             methods = line.partition(" ")[0], "initial_model", "forward", "__init__"
             yield with_place(line, author, *methods)
             return

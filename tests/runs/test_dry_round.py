@@ -6,7 +6,6 @@ import re
 import textwrap
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,14 +288,14 @@ def test_a_submission_and_a_check_refuse_a_metric_that_is_a_column_of_the_run(
         from fedappeal.tasks.datasets.digits import Digits
 
         class X(Task):
-            num_classes, input_shape = 10, (64,)
+            num_classes, input_shape = 10, (1, 8, 8)
 
             def __init__(self, settings, data_dir=None):
                 super().__init__(settings, data_dir)
                 self.other_metrics = ("{metric}",)
 
             def initial_model(self, seed):
-                return torch.nn.Linear(64, 10)
+                return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
 
             def load(self, client):
                 {data}
@@ -306,9 +305,49 @@ def test_a_submission_and_a_check_refuse_a_metric_that_is_a_column_of_the_run(
         """,
     )
     plan = deployed_plan({"task": f"{mine.stem}:X", "out": "/far/away"})
-    for refuse in (Submission(RemoteSuperLink("127.0.0.1:1")).check, partial(check_plugins, device="cpu")):
-        with pytest.raises(ConfigError, match=f"^metric = '{metric}' is not allowed: another number of the run"):
-            refuse(plan)
+    said = f"^metric = '{metric}' is not allowed: another number of the run"
+    with pytest.raises(ConfigError, match=said):
+        Submission(RemoteSuperLink("127.0.0.1:1")).check(plan)
+    with pytest.raises(ConfigError, match="^load of the task failed" if elsewhere else said):
+        check_plugins(plan, "cpu")
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("metric = 'f1'", "metric = 'f1' is not allowed: a Metric"),
+        ("metric = None", "metric = None is not allowed: a Metric"),
+        ("other_metrics = None", "other_metrics = None is not allowed: a tuple of names"),
+        ("other_metrics = (1,)", r"other_metrics = \(1,\) is not allowed: a tuple of names"),
+        ("other_metrics = 'f1'", "other_metrics = 'f1' is not allowed: a tuple of names"),
+        ("metric = property(lambda self: open('/far/away'))", ""),
+    ],
+)
+def test_a_metric_that_is_none_is_one_line(wrong: str, said: str, elsewhere: bool, mine: Path) -> None:
+    data = "raise FileNotFoundError" if elsewhere else "return Digits(self.settings).load(client)"
+    write(
+        mine,
+        f"""
+        from fedappeal.tasks.datasets.digits import Digits
+
+        class X(Task):
+            num_classes, input_shape = 10, (1, 8, 8)
+            {wrong}
+
+            def initial_model(self, seed):
+                return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+            def load(self, client):
+                {data}
+        """,
+    )
+    with pytest.raises(ConfigError, match=rf"^[^\n]*\({mine.name}:\d+\)\)?[^\n]*$"):
+        check_own(f"{mine.stem}:X", {})
+    plan = deployed_plan({"task": f"{mine.stem}:X", "out": "/far/away"})
+    lacks_data = elsewhere and not said
+    with nullcontext() if lacks_data else pytest.raises(ConfigError, match=said if elsewhere else mine.name):
+        Submission(RemoteSuperLink("127.0.0.1:1")).check(plan)
 
 
 def test_a_resumed_run_and_not_each_seed_of_a_sweep_is_tried(
