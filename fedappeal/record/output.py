@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.record.lines import CONFIG, EVENTS, REQUIREMENTS, WRITTEN_ON
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import check_file, state_of
 
@@ -23,7 +26,16 @@ def check_output(name: str, path: Path, inputs: Iterable[Path] = ()) -> None:
     check_file(name, path)
     state = state_of(path)
     read = state and any(os.path.samestat(state, other) for other in map(state_of, inputs) if other)
-    named = path.name in (CONFIG, REQUIREMENTS, *WRITTEN_ON) or (state and path.suffix == ".safetensors")
-    if read or (named and (path.parent / EVENTS).exists()):
+    named = path.name in (CONFIG, REQUIREMENTS, *WRITTEN_ON) or path.name.endswith(".lock")
+    named = named or (state is not None and path.suffix == ".safetensors")
+    folders = (path.parent.resolve() / path.name).parents
+    if read or (named and any(map(_is_run, folders))):
         whose = "it is read here" if read else "it is a file of the run in its folder"
         raise ConfigError(f"{name} = '{path}' is not allowed: {whose}; name another file")
+
+
+def _is_run(folder: Path) -> bool:
+    with suppress(ConfigError):  # models and other programs have a config.json too
+        if RUN_KEY in Record(folder).config:
+            return True
+    return (folder / EVENTS).exists()

@@ -3,6 +3,7 @@
 The first is of the code that the run names.
 """
 
+import os
 import shlex
 import tempfile
 from collections.abc import Iterable
@@ -25,7 +26,6 @@ from fedappeal.core.plugins import (
 from fedappeal.core.registry import REGISTRIES
 from fedappeal.record.columns import check_names
 from fedappeal.record.folder import check_new
-from fedappeal.record.lines import CONFIG
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.socket_owner import NotTold, is_told
@@ -115,11 +115,12 @@ def check_out(path: Path) -> None:
     try:
         # Only trying tells: root may write where permissions say no, and not in a file system that takes no files.
         # Under a name of its own: another command may begin a run beside this one.
-        present = next(folder for folder in (path, *path.parents) if folder.exists())
+        whole = Path(os.path.abspath(path))
+        present = next(folder for folder in (whole, *whole.parents) if folder.exists())
         with tempfile.TemporaryDirectory(dir=present, prefix=".fedappeal-") as trial:
-            inside = Path(trial, path.relative_to(present))
+            inside = Path(trial, whole.relative_to(present))
             inside.mkdir(parents=True, exist_ok=True)
-            (inside / CONFIG).touch()
+            (inside / "trial").touch()
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"out = '{path}' is not allowed: it cannot be written to ({reason})") from None

@@ -192,6 +192,10 @@ def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path:
     (tmp_path / "a.npz").write_bytes(b"")
     header = ",".join(f"p{k}" for k in range(64))
     (tmp_path / "b.csv").write_text(f"{header}\n")
+    begins = tmp_path / "begins"
+    (begins / "own-models").mkdir(parents=True)
+    (begins / "own-models" / "a.safetensors").touch()
+    (begins / "config.json").write_bytes((run / "config.json").read_bytes())
     (tmp_path / "a.csv").write_text(f"{header}\n{','.join('?' if k == 3 else '1' for k in range(64))}\n")
     before = sorted(tmp_path.iterdir())
     model = run / "model.safetensors"
@@ -220,6 +224,12 @@ def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path:
             "output = 'b.csv' is not allowed: it is read",
         ),
         (("predict", run, "--data", "a.csv", "--output", run / "policies.jsonl"), "it is a file of the run"),
+        (("report", run, "--output", run / ".lock"), "it is a file of the run"),
+        (("compare", run, "--to", "json", "--output", begins / "config.json"), "it is a file of the run"),
+        (
+            ("export", run, "--to", "safetensors", "--output", begins / "own-models" / "a.safetensors"),
+            "it is a file of the run",
+        ),
         (("compare", run, "--to", "json", "--output", run / "config.json"), "it is a file of the run"),
         (
             ("export", run, "--to", "onnx", "--output", "a.npz/m"),

@@ -105,6 +105,17 @@ def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path) -> No
         assert sorted(paths[0].parent.iterdir()) == paths
 
 
+def test_the_trial_of_a_folder_is_no_run_and_stays_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touched = list[str]()
+    touch = Path.touch
+    monkeypatch.setattr(Path, "touch", lambda path: (touched.append(path.name), touch(path))[1])
+    check_out(tmp_path / "a" / ".." / ".." / f"{tmp_path.name}-2" / "b")
+    assert len(touched) == 1
+    assert touched != [CONFIG]
+    assert not list(tmp_path.iterdir())
+    assert not (tmp_path.parent / f"{tmp_path.name}-2").exists()
+
+
 @pytest.mark.parametrize("resumptions", [None, 5, {}])
 def test_resumptions_that_are_no_list_are_one_line(tmp_path: Path, resumptions: object) -> None:
     RunPlan.of(SETTINGS, tmp_path).folder({}).record(resumptions=resumptions)
