@@ -151,7 +151,21 @@ def test_the_same_sweep_goes_on_where_it_was_interrupted(tmp_path: Path) -> None
         simulate_plan(begun, how, on_round=interrupt)
     plans = swept_plans({**SMALL, "out": out}, ["seed=0..2"], out)
     assert [(plan.name, plan.resumes) for plan in plans] == [("seed-1", True), ("seed-2", False)]
-    start_simulations(plans, InProcess(replace(how, mode="auto")))
+    config = begun.path / "config.json"
+    recorded = config.read_bytes()
+    for key, wrong, line in (
+        ("mode", None, "runtime: mode = None is not allowed"),
+        ("evaluation-precision", "half", "evaluation-precision = 'half' is not allowed"),
+        ("device", "tpu", "device = 'tpu' is not allowed"),
+    ):
+        values = json.loads(recorded)
+        values["runtime"] |= {key: wrong}
+        values["runtime"] = {name: value for name, value in values["runtime"].items() if value is not None}
+        config.write_text(json.dumps(values))
+        with pytest.raises(ConfigError, match=line):
+            start_simulations(plans, InProcess(how))
+    config.write_bytes(recorded)
+    start_simulations(plans, InProcess(replace(how, mode="auto", evaluation_precision="bfloat16")))
     assert [len(Record(plan.path).history) for plan in plans] == [2, 2]
     assert json.loads((begun.path / "events.jsonl").read_text().splitlines()[-1])["event"] == "finished"
     simulate_plan(replace(begun, path=tmp_path / "whole"), how)

@@ -15,7 +15,7 @@ from typing import Any
 from fedappeal.core.places import is_authors, reason
 from fedappeal.record.folder import Usable, runtime_of
 from fedappeal.record.reader import Record, rounds_done
-from fedappeal.runs.checks import check_learns_here, check_out, resume_command
+from fedappeal.runs.checks import check_device, check_learns_here, check_out, resume_command
 from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, RunUnfinished
 from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
@@ -192,7 +192,7 @@ class InProcess:
             observers.say(line)
         simulations = [replace(self.simulation, mode=choices[key].mode, why=choices[key].why) for key in trainings]
         return [
-            replace(how, mode=str(runtime_of(plan.path).get("mode"))) if plan.resumes else how
+            _as_it_began(plan.path, how) if plan.resumes else how
             for plan, how in zip(plans, simulations, strict=True)
         ]
 
@@ -216,6 +216,12 @@ class InProcess:
             self.machine.do(jobs, ended, tick)
         if failed:
             raise RunUnfinished(*failed)
+
+
+def _as_it_began(path: Path, how: Simulation) -> Simulation:
+    began = Simulation.of_runtime(runtime_of(path))
+    check_device(began.device)
+    return replace(how, mode=began.mode, device=began.device, evaluation_precision=began.evaluation_precision)
 
 
 @contextlib.contextmanager
