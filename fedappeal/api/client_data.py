@@ -201,9 +201,9 @@ def _central_split(test: Any, task: Task, seed: int) -> Split:
 def _figure(key: object, value: Any) -> float:
     try:
         return float(value)
-    except Exception:  # each library has its own error for what is no number
-        text = one_line(repr(value), 80)
-        raise ConfigError(f"evaluate is not allowed: it returned {key!r}: {text}; a dict of numbers is") from None
+    except Exception as error:  # each library has its own for what is no number
+        text = f"{_kind_of(value)} ({reason(error)})"
+        raise ConfigError(f"evaluate is not allowed: it returned {key!r}: {text}; a dict of numbers is") from error
 
 
 def central_evaluation(test: Any, task: Task, seed: int, device: torch.device) -> Callable[[int, Arrays], Any]:

@@ -37,7 +37,7 @@ class Picture:
             ConfigError: no run has a finished round, or matplotlib is not installed.
         """
         check_picture(Path("picture.png"))
-        self.figure = draw_comparison(compare_runs(read_runs(runs)[0], str(baseline)))
+        self.figure = draw_comparison(compare_runs(read_runs(runs)[0], baseline))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the picture into a ``.png`` or ``.svg`` file.

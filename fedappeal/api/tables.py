@@ -50,8 +50,8 @@ class TableColumns:
     categories: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
-        client = "" if self.client is None else plain(str(self.client))
-        self.__dict__.update(client=client, label=names_of(self.label), features=names_of(self.features))
+        named = {"label": names_of(self.label), "features": names_of(self.features)}
+        self.__dict__.update(client=plain(self.client), **named)
 
     def inputs(self, columns: Sequence[str]) -> list[str]:
         """Return the input columns, checked against the table's.

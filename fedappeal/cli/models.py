@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import typer
 from fedappeal.cli.option_groups import PredictOptions
 from fedappeal.protocol.foreign_text import as_cell, printable
 from fedappeal.record.folder import GIVEN
+from fedappeal.record.lines import finite_json
 from fedappeal.record.output import check_output
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
@@ -141,7 +141,7 @@ def _lines(lines: Sequence[Prediction]) -> Iterable[str]:
 def _file_text(lines: Sequence[Prediction], form: str) -> str:
     rows = [{key: value for key, value in line._asdict().items() if value not in (None, "")} for line in lines]
     if form == ".jsonl":
-        return "".join(json.dumps(row) + "\n" for row in rows)
+        return "".join(finite_json(row) + "\n" for row in rows)
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, [key for key in Prediction._fields if any(key in row for row in rows)])
     writer.writeheader()

@@ -33,12 +33,12 @@ class Unfit(ValueError):
         self.problem = problem
 
 
-def plain(name: str) -> str:
-    """Return a name stripped of blanks, in one of Unicode's normal forms.
+def plain(name: object) -> str:
+    """Return a name stripped of blanks, in one of Unicode's normal forms; empty for None.
 
     Accents have two.
     """
-    return unicodedata.normalize("NFC", name.strip())
+    return unicodedata.normalize("NFC", "" if name is None else str(name).strip())
 
 
 def names_of(columns: Any) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Columns:
     label: str = ""
 
     def __post_init__(self) -> None:
-        self.__dict__.update(features=names_of(self.features), label=plain(str(self.label)))
+        self.__dict__.update(features=names_of(self.features), label=plain(self.label))
 
     @property
     def names(self) -> tuple[str, ...]:

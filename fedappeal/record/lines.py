@@ -151,7 +151,7 @@ def seal_lines(lines: Iterable[Mapping[str, object]], previous: bytes = b"") -> 
         previous: the check of the line before.
     """
     for line in lines:
-        text = _seal(_json(line).encode(), previous)
+        text = _seal(finite_json(line).encode(), previous)
         previous = _check_in(text)
         yield text
 
@@ -234,7 +234,7 @@ def _check_in(text: bytes) -> bytes:
     return match[1] if match else b""
 
 
-def _json(line: Mapping[str, object]) -> str:
+def finite_json(line: Mapping[str, object]) -> str:
     """Return a line as JSON, with null for infinity and NaN."""
     try:
         return json.dumps(line, allow_nan=False)

@@ -249,7 +249,7 @@ def _numbers(values: "torch.Tensor") -> list[float]:
     import torch
 
     if values.dtype != torch.float32:
-        return values.double().flatten().tolist()
+        return (values.double() if values.is_floating_point() else values).flatten().tolist()
     return [float(str(value)) for value in values.cpu().numpy().flatten()]
 
 

@@ -394,9 +394,19 @@ def test_a_function_evaluates_after_each_evaluated_round() -> None:
         fedappeal.simulate("fedavg", model=Net, data=pairs(), evaluate=lambda number, model: 1.0, **QUICK)
 
 
-@pytest.mark.parametrize("value", [None, "text", [1, 2], 1j, torch.tensor(1j), torch.ones(2), 10**400])
+class Unshown:
+    """A number on a device that failed."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("CUDA error")
+
+    __repr__ = __float__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("value", [None, "text", [1, 2], 1j, torch.tensor(1j), torch.ones(2), 10**400, Unshown()])
 def test_a_figure_of_an_own_evaluation_that_is_no_number_is_named(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^evaluate is not allowed: it returned 'odd': .*; a dict of numbers is$"):
+    said = r"^evaluate is not allowed: it returned 'odd': a .*Error: .*; a dict of numbers is$"
+    with pytest.raises(ConfigError, match=said):
         fedappeal.simulate("fedavg", model=Net, data=pairs(), evaluate=lambda n, m: {"a": 1, "odd": value}, **QUICK)
 
 

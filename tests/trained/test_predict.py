@@ -1,6 +1,7 @@
 """Predictions: against a logistic regression worked out with NumPy."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedappeal.data.scaling import Scaling
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.task import Normalisation
 from fedappeal.trained import open_model
-from fedappeal.trained.model import TrainedModel, predict, write_onnx
+from fedappeal.trained.model import Prediction, TrainedModel, predict, write_onnx
 from tests.trained.models import write_model
 
 RNG = np.random.default_rng(3)
@@ -83,6 +84,7 @@ class Middle(torch.nn.Module):
         (torch.float32, 16.932102, 16.9321, "a  16.9321"),
         (torch.float32, 1234567.9, -2.5, "a  1.23457e+06  (is -2.5)"),
         (torch.float64, 1 / 3, 3, "a  0.333333  (is 3)"),
+        (torch.float64, 0.5, 2**60 + 1, "a  0.5  (is 1.15292e+18)"),
     ],
 )
 def test_a_task_whose_labels_are_no_classes_predicts_numbers_in_full(
@@ -95,7 +97,13 @@ def test_a_task_whose_labels_are_no_classes_predicts_numbers_in_full(
     assert found.lines == [("a", value, None, given)]
     assert list(shown(found.lines)) == [line]
     assert json.loads(file_text(found.lines, ".jsonl")) == {"example": "a", "label": value, "given": given}
-    assert file_text(found.lines, ".csv").splitlines()[1] == f"a,{value},{float(given)}"
+    assert file_text(found.lines, ".csv").splitlines()[1] == f"a,{value},{given}"
+
+
+def test_a_predicted_number_that_is_not_finite_is_null_as_json() -> None:
+    line = Prediction("a", math.nan, math.inf, -math.inf)
+    nulls = {"label": None, "probability": None, "given": None}
+    assert json.loads(file_text([line], ".jsonl")) == {"example": "a", **nulls}
 
 
 def test_outputs_of_another_form_are_one_line(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def compare(
         ConfigError: a folder without a run, an unknown baseline or measure, or pandas is not installed.
     """
     read, empty = read_runs(runs)
-    comparisons = compare_runs(read, str(baseline), each_run, tuple(measures))
+    comparisons = compare_runs(read, baseline, each_run, tuple(measures))
     frame = frame_of(comparisons)
     if empty:
         frame.attrs["notes"].append(left_out(empty))

@@ -145,12 +145,13 @@ def _differing(used: Sequence[Mapping[str, str]]) -> list[str]:
     return sorted(differing, key=lambda key: ("." in key, order.get(key, len(order)), key))
 
 
-def choose_baseline(groups: Sequence[Group], name: str) -> Group:
+def choose_baseline(groups: Sequence[Group], name: object) -> Group:
     """Return the baseline group: the named one, else FedAvg's, else the first.
 
     Raises:
         ConfigError: no group, or more than one, is called so.
     """
+    name = "" if name is None else str(name)
     if not name.strip():
         return next((group for group in groups if ("strategy", "fedavg") in group.settings), groups[0])
     exact = [group for group in groups if name in (group.name, group.label)]
@@ -248,7 +249,7 @@ class Comparison:
 
 
 def compare_runs(
-    runs: Sequence[RecordedRun], baseline: str = "", each_run: bool = False, measures: Sequence[str] = ()
+    runs: Sequence[RecordedRun], baseline: object = "", each_run: bool = False, measures: Sequence[str] = ()
 ) -> list[Comparison]:
     """Return a comparison for each task of the runs.
 
@@ -257,7 +258,8 @@ def compare_runs(
 
     Args:
         runs: at least one.
-        baseline: name of the group from which the differences are; empty: FedAvg's of each task, else its first.
+        baseline: name of the group from which the differences are; empty or None: FedAvg's of each task,
+            else its first.
         each_run: make each run a group of its own.
         measures: keys of those that are compared, in their order; empty: all.
 

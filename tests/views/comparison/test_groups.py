@@ -162,7 +162,8 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
 def test_the_baseline_by_name_setting_or_value() -> None:
     runs = [recorded(strategy=strategy, rounds=rounds) for strategy in ("maxfl", "fedavg") for rounds in (10, 20)]
     (groups,) = group_runs(runs)
-    assert choose_baseline(groups, "") is groups[2], "FedAvg's first"
+    for unnamed in ("", None):
+        assert choose_baseline(groups, unnamed) is groups[2], "FedAvg's first"
     assert choose_baseline(groups[:2], "") is groups[0]
     assert [group.label for group in groups[1:3]] == ["maxfl rounds=20", "fedavg rounds=10"]
     for name in ("strategy=fedavg rounds=20", "rounds=20 strategy=fedavg", "fedavg rounds=20", "20 fedavg"):
