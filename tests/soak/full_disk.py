@@ -75,12 +75,13 @@ def main() -> int:
 
 
 def _continue(forks: Forks, begin: list[str], path: Path, code: int) -> None:
-    if code != 1 or len(forks.complaints) != 1 or "No space left on device" not in forks.said:
+    begun = (path / CONFIG).exists()
+    if code != (1 if begun else 2) or len(forks.complaints) != 1 or "No space left on device" not in forks.said:
         raise Wrong(f"it ended with {code}: {forks.said}")
     if left := [file.name for file in path.rglob("*") if ".tmp" in file.name]:
         raise Wrong(f"it left {left}")
     make_room(path.parent)
-    code, _ = forks.run(["resume", str(path)] if (path / CONFIG).exists() else begin, path)
+    code, _ = forks.run(["resume", str(path)] if begun else begin, path)
     if code and not (code == 2 and "has finished all its" in forks.said):
         raise Wrong(f"it did not continue, but ended with {code}: {forks.said}")
     check_tidy(path)
