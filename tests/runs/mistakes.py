@@ -210,9 +210,10 @@ MISTAKES = {
     ),
     "a draw without the seed": (
         """
-        class X(Policy):
-            def decide(self, situation):  # HERE
-                return Decision.JOINED if random.random() < 0.5 else Decision.SAT_OUT
+        class X(SGD):
+            def train(self, model, problem):  # HERE
+                with torch.no_grad():
+                    next(model.parameters()).fill_(random.random())
         """,
         "two runs of one seed end in two models",
     ),
