@@ -317,7 +317,9 @@ def delete_unfinished(folder: Path) -> None:
 
 def _is_being_written(file: Path, process: int) -> bool:
     with suppress(psutil.Error, FileNotFoundError):
-        return bool(psutil.Process(process).create_time() <= file.stat().st_mtime)  # else another had its number
+        writer = psutil.Process(process)
+        began = writer.create_time() <= file.stat().st_mtime  # else another had its number
+        return bool(began and writer.status() != psutil.STATUS_ZOMBIE)
     return False
 
 

@@ -54,8 +54,8 @@ class Command:
                 continue
         return found
 
-    def wait_for(self, happened: Callable[[], bool], seconds: float = 300.0) -> None:
-        """Wait until something has happened; the terminal is read meanwhile."""
+    def wait_for(self, happened: Callable[[], bool], seconds: float = 300.0) -> str:
+        """Wait until something has happened; the terminal is read meanwhile. Return what was said."""
         until = time.monotonic() + seconds
         os.set_blocking(self.master, False)
         said = b""
@@ -65,6 +65,7 @@ class Command:
             except OSError:
                 time.sleep(0.02)
             assert time.monotonic() < until, said.decode(errors="replace")[-2000:]
+        return said.decode(errors="replace")
 
     def close_terminal(self) -> None:
         """Do what closing its window does."""
@@ -106,7 +107,7 @@ def rounds(folder: Path) -> list[int]:
 
 def test_a_local_run_survives_a_closed_terminal_and_kills(commands: Callable[..., Command], tmp_path: Path) -> None:
     folder, draw = tmp_path / "run", random.Random(0)
-    options = f"--clients {CLIENTS} --rounds 8 --local-steps 50 --participation always".split()
+    options = f"--clients {CLIENTS} --rounds 20 --local-steps 50 --participation always".split()
     first = commands("local", *options, "--out", str(folder))
     first.wait_for(lambda: len(rounds(folder)) >= 2)
     assert len(first.alive()) >= CLIENTS + 4, "the command, the clients and their parent, SuperLink, ServerApp"
@@ -129,13 +130,13 @@ def test_a_local_run_survives_a_closed_terminal_and_kills(commands: Callable[...
     second.check_gone()
 
     last = commands("resume", str(folder))
-    last.wait_for(lambda: last.process.poll() is not None)
-    assert last.process.returncode == 0
+    said = last.wait_for(lambda: last.process.poll() is not None)
+    assert last.process.returncode == 0, said
     last.check_gone()
     history = Record(folder).history
-    assert [line["round"] for line in history] == list(range(1, 9))
-    assert [line["joined"] for line in history] == [CLIENTS] * 8
-    assert [line.get("failures", {}) for line in history] == [{}] * 8
+    assert [line["round"] for line in history] == list(range(1, 21))
+    assert [line["joined"] for line in history] == [CLIENTS] * 20
+    assert [line.get("failures", {}) for line in history] == [{}] * 20
 
 
 @pytest.mark.parametrize("end", [Command.kill, Command.close_terminal])

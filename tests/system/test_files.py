@@ -47,9 +47,11 @@ def test_half_written_files_are_deleted_and_no_others(tmp_path: Path) -> None:
     for name in others - {path.name, ".tmpfolder"}:
         (tmp_path / name).touch()
     (tmp_path / ".tmpfolder").mkdir()
-    assert subprocess.run([sys.executable, "-c", KILLED, path], check=False).returncode == -signal.SIGKILL
+    killed = subprocess.Popen([sys.executable, "-c", KILLED, path])
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # a parent may be slow to ask
     assert len(os.listdir(tmp_path)) == len(others) + 2
     delete_unfinished(tmp_path)
+    assert killed.wait() == -signal.SIGKILL
     assert set(os.listdir(tmp_path)) == others
     assert read_safetensors(path)[1] == {"round": 1}
     delete_unfinished(tmp_path / "missing")
