@@ -276,11 +276,8 @@ def test_a_submission_tries_its_task_where_the_data_is_here_and_makes_its_model(
         Submission(RemoteSuperLink("127.0.0.1:1")).check(plan)
 
 
-@pytest.mark.parametrize("elsewhere", [True, False])
-@pytest.mark.parametrize("metric", ["joined", "central-accuracy"])
-def test_a_submission_and_a_check_refuse_a_metric_that_is_a_column_of_the_run(
-    metric: str, elsewhere: bool, mine: Path
-) -> None:
+def write_digits_task(mine: Path, more: str, elsewhere: bool) -> None:
+    """Write a task of one's own on the digits, with more in its class; its data may be on another machine."""
     data = "raise FileNotFoundError" if elsewhere else "return Digits(self.settings).load(client)"
     write(
         mine,
@@ -289,21 +286,31 @@ def test_a_submission_and_a_check_refuse_a_metric_that_is_a_column_of_the_run(
 
         class X(Task):
             num_classes, input_shape = 10, (1, 8, 8)
-
-            def __init__(self, settings, data_dir=None):
-                super().__init__(settings, data_dir)
-                self.other_metrics = ("{metric}",)
+{more}
 
             def initial_model(self, seed):
                 return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
 
             def load(self, client):
                 {data}
+        """,
+    )
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+@pytest.mark.parametrize("metric", ["joined", "central-accuracy"])
+def test_a_submission_and_a_check_refuse_a_metric_that_is_a_column_of_the_run(
+    metric: str, elsewhere: bool, mine: Path
+) -> None:
+    named = f"""
+            def __init__(self, settings, data_dir=None):
+                super().__init__(settings, data_dir)
+                self.other_metrics = ("{metric}",)
 
             def metrics(self, outputs, y):
                 return {{**super().metrics(outputs, y), "{metric}": 1.0}}
-        """,
-    )
+"""
+    write_digits_task(mine, named, elsewhere)
     plan = deployed_plan({"task": f"{mine.stem}:X", "out": "/far/away"})
     said = f"^metric = '{metric}' is not allowed: another number of the run"
     with pytest.raises(ConfigError, match=said):
@@ -325,23 +332,7 @@ def test_a_submission_and_a_check_refuse_a_metric_that_is_a_column_of_the_run(
     ],
 )
 def test_a_metric_that_is_none_is_one_line(wrong: str, said: str, elsewhere: bool, mine: Path) -> None:
-    data = "raise FileNotFoundError" if elsewhere else "return Digits(self.settings).load(client)"
-    write(
-        mine,
-        f"""
-        from fedappeal.tasks.datasets.digits import Digits
-
-        class X(Task):
-            num_classes, input_shape = 10, (1, 8, 8)
-            {wrong}
-
-            def initial_model(self, seed):
-                return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-
-            def load(self, client):
-                {data}
-        """,
-    )
+    write_digits_task(mine, f"            {wrong}", elsewhere)
     with pytest.raises(ConfigError, match=rf"^[^\n]*\({mine.name}:\d+\)\)?[^\n]*$"):
         check_own(f"{mine.stem}:X", {})
     plan = deployed_plan({"task": f"{mine.stem}:X", "out": "/far/away"})
