@@ -89,8 +89,8 @@ class Collusion:
         """Keep a reply until all replies are there."""
         self._waiting.append((member, message))
 
-    def close(self) -> None:
-        """Put the attack in place of the attackers' records and claims, and take all replies."""
+    def close(self) -> "ArrayRecord | None":
+        """Put the attack in place of the attackers' records and claims, take all replies, and close the round."""
         from flwr.app import ArrayRecord
 
         replies, self._waiting = self._waiting, []
@@ -104,7 +104,7 @@ class Collusion:
         for member, message in replies:
             if self.attack.update != WITHOUT or not self._colludes(member):
                 super().take(member, message)  # type: ignore[misc]
-        super().close()  # type: ignore[misc]
+        return super().close()  # type: ignore[misc, no-any-return]
 
     def _colludes(self, member: Any) -> bool:
         return self.attack.update != CLEAN and int(member.client_id.rpartition("-")[2]) in self.colluding

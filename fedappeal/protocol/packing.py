@@ -7,7 +7,7 @@ much cheaper than one array per layer. The apps pack here; strategies work on an
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Literal
@@ -40,10 +40,12 @@ class Allowance:
     Attributes:
         objects: parts that it may consist of, as Flower takes a message apart.
         bytes: their contents together.
+        model: bytes of the model that it carries.
     """
 
     objects: int = _OBJECTS
     bytes: int = _BYTES
+    model: int = field(default=0, compare=False)
 
     @classmethod
     def of_models(cls, model: "ArrayRecord", records: int = 1) -> "Allowance":
@@ -53,11 +55,10 @@ class Allowance:
             model: the model that was sent.
             records: the ArrayRecords of the reply.
         """
-        values = _TIMES_THE_MODEL * sum(len(array.data) for array in model.values())
-        return cls(
-            objects=_OBJECTS + records * (1 + 2 * len(model) + values // _SMALLEST_CHUNK),
-            bytes=_BYTES + records * (values + _OF_AN_ARRAY * len(model)),
-        )
+        size = content_bytes(model)
+        values = _TIMES_THE_MODEL * size
+        objects = _OBJECTS + records * (1 + 2 * len(model) + values // _SMALLEST_CHUNK)
+        return cls(objects, _BYTES + records * (values + _OF_AN_ARRAY * len(model)), size)
 
 
 FLAT = "flat"
@@ -123,7 +124,8 @@ class Layout:
         groups: dict[str, list[NDArray[np.generic]]] = {}
         for name, _, _, packed in self._forms:
             groups.setdefault(packed, []).append(np.ascontiguousarray(arrays[name]).reshape(-1))
-        return record_of_arrays({name: _joined(parts) for name, parts in groups.items()})
+        sizes = {name: sum(part.size for part in parts) for name, parts in groups.items()}
+        return record_of_arrays({name: _array_of((sizes[name],), parts) for name, parts in groups.items()})
 
     def named(self, arrays: Arrays) -> "ArrayRecord":
         """Return named arrays as a record, one array a name.
@@ -151,11 +153,10 @@ class Layout:
         flats = {name: view(array) for name, array in record.items()}
         sizes = dict.fromkeys(flats, 0)
         out: dict[str, NDArray[np.generic]] = {}
-        for name, shape, dtype in self.entries:
-            packed = _packed_name(np.dtype(dtype))
+        for name, shape, dtype, packed in self._forms:
             start = sizes.get(packed, 0)
             stop = start + int(np.prod(shape, dtype=np.int64))
-            if packed not in flats or flats[packed].dtype != np.dtype(dtype) or stop > flats[packed].size:
+            if packed not in flats or flats[packed].dtype != dtype or stop > flats[packed].size:
                 raise ValueError(f"array '{packed}' of the message does not hold the model's '{name}'")
             out[name] = flats[packed][start:stop].reshape(shape)
             sizes[packed] = stop
@@ -216,17 +217,14 @@ def flower_array(values: NDArray[np.generic]) -> "Array":
         values: any shape, no objects.
     """
     values = np.asarray(values, order="C")
-    return _array_of(values.dtype, tuple(values.shape), [values.reshape(-1)])
+    return _array_of(tuple(values.shape), [values.reshape(-1)])
 
 
-def _joined(parts: Sequence[NDArray[np.generic]]) -> "Array":
+def _array_of(shape: tuple[int, ...], parts: Sequence[NDArray[np.generic]]) -> "Array":
     """Return vectors of one dtype as one Flower array, with one copy."""
-    return _array_of(parts[0].dtype, (sum(part.size for part in parts),), parts)
-
-
-def _array_of(dtype: np.dtype[np.generic], shape: tuple[int, ...], parts: Sequence[NDArray[np.generic]]) -> "Array":
     from flwr.app import Array
 
+    dtype = parts[0].dtype
     data = b"".join((_npy_head(dtype, shape), *(part.view(np.uint8).data for part in parts)))
     return Array(str(dtype), shape, "numpy.ndarray", data)
 

@@ -14,7 +14,7 @@ from fedappeal.settings.config import ConfigError
 from strategies.rounds.algorithm import Algorithm, carried_by
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.replies import read_train
-from strategies.rounds.flower_keywords import numbers_of
+from strategies.rounds.flower_keywords import averaged_metrics, numbers_of
 from strategies.rounds.reply import NoAnswer, NotFinite, Refused, checked_weight, unexpected_error
 from strategies.rounds.round import ABSENT, KEEP_MODEL, Reply, Round, log
 from strategies.rounds.sums.influence import Bounds, MeasuredReply
@@ -32,8 +32,9 @@ class Intake:
 
     Attributes:
         round: the round.
-        alone: whether the model stays because clients whose influence was cut are nearly alone.
         told: by client the numbers of each joined one's app, where the run has no configuration of ours.
+        joined: clients that joined, before the algorithm refused any; known once the round is closed.
+        alone: whether the model stays because clients whose influence was cut are nearly alone.
     """
 
     def __init__(self, round: Round, algorithm: Algorithm, divergence: Divergence) -> None:
@@ -45,8 +46,8 @@ class Intake:
             divergence: told which replies are finite.
         """
         self.round = round
-        self.alone = False
         self.told: dict[str, Mapping[str, Any]] = {}
+        self.joined, self.alone = 0, False
         self._algorithm, self._divergence = algorithm, divergence
         self._influence = type(algorithm).influence(algorithm)
         self._faults: list[Exception] = []
@@ -54,22 +55,24 @@ class Intake:
 
     def take(self, member: Member, message: Message) -> None:
         """Check one reply and add it, or count why not."""
-        record, members = self.round.record, self.round.members
+        round, record, members = self.round, self.round.record, self.round.members
         try:
-            weighted_by = self.round.flower.weighted_by_key
-            reply = read_train(member, message, self._algorithm.reply_records, weighted_by)
+            reply = read_train(member, message, self._algorithm.reply_records, round.flower.weighted_by_key)
             if self._algorithm.needs_weight and keys.DECISION not in reply.metrics:
                 raise Refused(NO_VOLUNTEER)
             decision = reply.decision.label
             if reply.decision is Decision.LEFT:
                 members.left.add(member.client_id)
             elif reply.decision is Decision.JOINED:
-                most = self.round.most
-                if most and record.count("joined") >= most:
+                if round.most and record.count("joined") >= round.most:
                     decision = "surplus"
                 else:
-                    self._add(self._influence.updates(self.round, reply))
-                    if not self.round.configured:
+                    reply = self._influence.updates(round, reply)
+                    if round.bounds is None:
+                        self._algorithm.add(round, reply)
+                    else:
+                        self._add_bounded(reply, round.bounds)
+                    if not round.configured:
                         self.told[member.client_id] = numbers_of(reply.metrics, reply.claimed)
             record.decisions[member.client_id] = decision
             members.unusable.succeed(member.client_id)
@@ -79,12 +82,9 @@ class Intake:
         except Exception as error:  # whatever one client sent, it must not end the run
             self._leave_out(member, error)
 
-    def _add(self, reply: Reply) -> None:
-        """Add a reply; where influence is bounded, the replies that need not wait any more."""
-        round, bounds = self.round, self.round.bounds
-        if bounds is None:
-            self._algorithm.add(round, reply)
-            return
+    def _add_bounded(self, reply: Reply, bounds: Bounds) -> None:
+        """Take in a reply, and add those that need not wait any more."""
+        round = self.round
         round.sum.check(reply.arrays)
         unit = round.lr_share * self._influence.update_unit(round, reply)
         if (log_weight := self._influence.log_weight(round, reply)) is None:
@@ -134,19 +134,8 @@ class Intake:
             left = wanted - self.round.record.count("joined")
         return left
 
-    def close(self) -> None:
-        """Take no further reply; add those that have waited.
-
-        Raises:
-            Exception: the algorithm's own error, where it met so many clients that it is at fault.
-        """
-        self.settle()
-        record = self.round.record
-        if self._faults and not record.count("joined") and len(self._faults) >= min(_AT_FAULT, len(record.decisions)):
-            raise self._faults[0]  # no single client ends a run of others
-
-    def next_model(self) -> ArrayRecord | None:
-        """Return the next global model.
+    def close(self) -> ArrayRecord | None:
+        """Take no further reply, add those that have waited, and return the next global model.
 
         None where the model stays. Where influence is bounded, it does so too where clients that were cut are nearly
         alone: then all are asked next, and the algorithm takes up what it carried before the round, as it remembers
@@ -154,9 +143,16 @@ class Intake:
 
         Raises:
             ConfigError: the algorithm returned something else than a model like the one that was sent.
+            Exception: the algorithm's own error, where it met so many clients that it is at fault.
         """
-        round, bounds = self.round, self.round.bounds
-        model = self._finished_model() if bounds is None else self._bounded_model(bounds)
+        self.settle()
+        round, record, flower = self.round, self.round.record, self.round.flower
+        self.joined = record.count("joined")
+        if self._faults and not self.joined and len(self._faults) >= min(_AT_FAULT, len(record.decisions)):
+            raise self._faults[0]  # no single client ends a run of others
+        numbers = list(self.told.values())
+        record.told = averaged_metrics(numbers, flower.weighted_by_key, flower.train_metrics_aggr_fn)
+        model = self._finished_model() if round.bounds is None else self._bounded_model(round.bounds)
         if model is not None and not finite(model):
             # Finite claims can still be absurd: the federation must not be lost to one of them.
             logger.warning("round %d: the new model is not finite; the old one stays", round.number)
@@ -165,7 +161,7 @@ class Intake:
         return model
 
     def _bounded_model(self, bounds: Bounds) -> ArrayRecord | None:
-        """Return what `next_model` returns where influence is bounded, finite or not."""
+        """Return the next global model where influence is bounded, finite or not; None where it stays."""
         algorithm = self._algorithm
         # An algorithm that refuses joiners does so when it finishes: only then it is known who is left.
         suspected = algorithm.may_refuse or self._cut_alone(bounds)

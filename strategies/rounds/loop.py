@@ -1,17 +1,17 @@
 """The loop over all rounds of a run: roll call, survey, waves, evaluation, roll-back."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol import keys
-from fedappeal.protocol.packing import Allowance, content_bytes
+from fedappeal.protocol.packing import Allowance
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.exchange.exchange import NOT_SENT, SURVEY, Addressed, Channel, Exchange
 from strategies.rounds.exchange.members import Member, Members, waves
@@ -79,9 +79,8 @@ class Loop:
         if not rounds.setup.configured:
             call = ConfigRecord({**rounds.told_once(), **call})
             told = dict(zip(keys.APP_CONFIGS, (self._training, self._evaluation), strict=True))
-        owners, names = self.identities or Owners(), rounds.setup.flower
-        about = self.initial, call, self._hooks, shared, owners
-        self._roll_call = RollCall(self._channel, rounds.members, *about, names=names, told=told)
+        about = self.initial, call, self._hooks, rounds.setup, self.identities or Owners(), told
+        self._roll_call = RollCall(self._channel, rounds.members, *about)
 
     def run(self) -> Result:
         """Run the rounds; return Flower's result: the last model and the metrics by round.
@@ -141,22 +140,14 @@ class Loop:
             coming = iter([next(coming, ())])
         # Made when a wave is due: what is told may depend on the replies so far.
         messages = (rounds.train_messages(round, wave, config, deadline - channel.clock()) for wave in coming)
-        record, model = round.record, round.model
-        exchange = Exchange(
-            channel,
-            record,
-            deadline,
-            MessageType.TRAIN,
-            model_bytes=content_bytes(model),
-            allowance=Allowance.of_models(model, 1 + len(algorithm.reply_records)),
-            needs_all=algorithm.waits_for_all,
-        )
-        for member, message in exchange.replies(messages, lambda: intake.missing(wanted)):
-            intake.take(member, message)
-            del message  # its model is not to stay in memory while the next ones are pulled
-        for member, reason in exchange.silent:
-            record.fail(member.client_id, reason, ABSENT)
-        return rounds.close(intake)
+        allowance = Allowance.of_models(round.model, 1 + len(algorithm.reply_records))
+        everybody = algorithm.waits_for_all
+        exchange = Exchange(channel, round.record, deadline, MessageType.TRAIN, allowance, needs_all=everybody)
+        for member, reason in exchange.run(messages, intake.take, lambda: intake.missing(wanted)):
+            round.record.fail(member.client_id, reason, ABSENT)
+        model = intake.close()
+        rounds.note_round(intake)
+        return model
 
     def _survey(self, round: Round, order: Sequence[Member], deadline: float, config: Mapping[str, Any]) -> None:
         """Have the algorithm's questions answered before any client trains."""
@@ -200,14 +191,14 @@ class Loop:
         """Have the clients evaluate a model; return the answers by client-id."""
         messages = self.rounds.evaluate_messages(record.server_round, model, config, self._timeout)
         until = self._channel.clock() + self._timeout
-        answers = list(self._measured(record, until, messages, MessageType.EVALUATE))
+        answers = self._measured(record, until, messages, MessageType.EVALUATE)
         record.expected, record.evaluated = len(messages), len(answers)
         return sorted(answers, key=lambda answer: answer[0].client_id)
 
     def _measured(
         self, record: RoundRecord, deadline: float, messages: Sequence[Addressed], kind: str
-    ) -> Iterator[tuple[Member, Mapping[str, Any]]]:
-        """Send questions, and yield each answer that is allowed; record why others are left out.
+    ) -> list[tuple[Member, Mapping[str, Any]]]:
+        """Send questions, and return the answers that are allowed; record why others are left out.
 
         Args:
             record: counts bytes, and answers that are left out.
@@ -217,18 +208,19 @@ class Loop:
         """
         survey, setup = kind == SURVEY, self.rounds.setup
         purpose = SURVEY if survey else "evaluation"
-        exchange = Exchange(self._channel, record, deadline, kind)
-        for member, message in exchange.replies(iter([messages])):
+        answers: list[tuple[Member, Mapping[str, Any]]] = []
+
+        def take(member: Member, message: Message) -> None:
             try:
-                metrics = read_evaluate(message, setup.metric, setup.other_metrics)
+                answers.append((member, read_evaluate(message, setup.metric, setup.other_metrics)))
             except Refused as error:
                 record.add_failure(member.client_id, f"{purpose}: {error}")
                 record.unusable += not survey and not is_from_superlink(message)
-            else:
-                yield member, metrics
-        for member, reason in exchange.silent:
+
+        for member, reason in Exchange(self._channel, record, deadline, kind).run(iter([messages]), take):
             if survey or reason not in (NO_ANSWER, NOT_SENT):
                 record.add_failure(member.client_id, f"{purpose}: {reason}")
+        return answers
 
     def _settle(self, record: RoundRecord) -> None:
         """Go back to the last good model where the round's is useless; see `LastGood`."""

@@ -1,15 +1,14 @@
 """The rounds of a run: whom they ask, what these are told, what is kept between two.
 
-They are run in two ways: `strategies.rounds.loop.Loop` runs them all, and Flower's own four methods
+They are run in two ways: `strategies.rounds.loop.Loop` runs them all, and Flower's own four methods of a strategy
 (``configure_train`` and so on) work with any `Grid` that only knows node ids.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, RecordDict
 
 from fedappeal.core.algorithm import personal_of, rule_name
 from fedappeal.protocol import keys
@@ -21,14 +20,12 @@ from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.exchange import Addressed
 from strategies.rounds.exchange.members import Member, Members, Probation, sampling_order
 from strategies.rounds.exchange.messages import evaluate_messages, train_messages
-from strategies.rounds.exchange.replies import read_evaluate
 from strategies.rounds.flower_keywords import averaged_metrics, numbers_of
 from strategies.rounds.intake import Intake
-from strategies.rounds.reply import Refused
-from strategies.rounds.round import COUNTED, Round, RoundRecord, Setup, packed_state, under_name, unpacked_state
+from strategies.rounds.round import Round, RoundRecord, Setup, packed_state, under_name, unpacked_state
 from strategies.rounds.shared import RATE, check_schedule, learning_rate_share
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians
-from strategies.rounds.sums.last_good import DIVERGED, Divergence, LastGood, split_state
+from strategies.rounds.sums.last_good import DIVERGED, Divergence, LastGood
 from strategies.rounds.sums.weighted_sum import HeldModels
 
 log = logging.getLogger("fedappeal")
@@ -61,6 +58,7 @@ class Rounds:
         medians: of the clients' weights and updates, where influence is bounded.
         directions: the common direction of each record of their replies, in the same case.
         last_good: the model to which the run goes back.
+        open: takes the replies of the round that Flower's ``configure_train`` has opened; None: there is none.
     """
 
     def __init__(self, algorithm: Algorithm, setup: Setup | None = None) -> None:
@@ -76,7 +74,7 @@ class Rounds:
         self.medians = Medians()
         self.directions = {record: Direction() for record in (keys.ARRAYS, *algorithm.reply_records)}
         self.last_good = LastGood(algorithm)
-        self._open: Intake | None = None
+        self.open: Intake | None = None
 
     def summary(self) -> None:
         """Log the settings that differ between runs."""
@@ -104,10 +102,9 @@ class Rounds:
 
     def restore(self, state: RecordDict) -> None:
         """Take up what `state` returned."""
-        state, good = split_state(state)
         carried = unpacked_state(state)
         loop = carried.pop(_LOOP)
-        self.last_good.restore(loop, good)
+        self.last_good.restore(carried, loop)
         self.members.left = set(loop["gone"])
         self.pool_empty, self.finished = bool(loop["pool-empty"]), str(loop["finished"])
         self.divergence.restore(loop)
@@ -228,82 +225,18 @@ class Rounds:
         settings = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **tuning}
         return evaluate_messages(members, model, {**settings, keys.SERVER_ROUND: number}, ttl, self.setup.flower)
 
-    def close(self, intake: Intake) -> ArrayRecord | None:
-        """End a round, and return the next global model.
-
-        None where the model stays.
-        """
+    def note_round(self, intake: Intake) -> None:
+        """Take note of a closed round: whether clients joined, what they decided, whether the run is over."""
         record = intake.round.record
-        intake.close()
-        flower = self.setup.flower
-        record.told = averaged_metrics(
-            list(intake.told.values()), flower.weighted_by_key, flower.train_metrics_aggr_fn
-        )
-        self.pool_empty = record.count("joined") == 0
+        self.pool_empty = intake.alone or not intake.joined
         if not record.mandatory:
-            willing = record.count("joined") + record.count("surplus")
-            staying, left = len(self.members.population()), len(self.members.left)
-            self.asking.note_decisions(willing, len(record.decisions) - record.count("left"), staying, left)
-        model = intake.next_model()
-        self.pool_empty = self.pool_empty or intake.alone
+            willing, asked = intake.joined + record.count("surplus"), len(record.decisions) - record.count("left")
+            self.asking.note_decisions(willing, asked, len(self.members.population()), len(self.members.left))
         self.finished = self.finished or intake.round.end
         # All clients are listed only where it matters: of a large federation that takes time, in every round.
         remaining = {member.client_id for member in self.members.remaining()} if self.divergence.suspected else set()
         if self.divergence.close_round(record.count("joined"), remaining):
             self.finished = self.finished or DIVERGED
-        return model
-
-    # -- Flower's methods ----------------------------------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Open a round and return the messages of its first wave."""
-        self.members.enrol_bare(grid.get_node_ids())
-        round = self.new_round(server_round, arrays)
-        self._open = self.begin(round)
-        first = (order := self.order(round))[: round.wanted(len(order))]
-        messages = self.train_messages(round, first, self.settings_of(round, config), round.shared.round_timeout)
-        return [message for _, message in messages]
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add up the replies of a round; the model is None where no client joined."""
-        intake, self._open = self._open, None
-        if intake is None or intake.round.number != server_round:
-            raise ConfigError(f"server-round = {server_round} is not allowed: configure_train did not open it")
-        for message in replies:
-            intake.take(self._sender(message), message)
-        model, round = self.close(intake), intake.round
-        numbers = {k: round.record.count(k) for k in COUNTED}
-        return model, MetricRecord({**round.record.told, **numbers, **round.metrics})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the messages that ask every client how the model serves it."""
-        self.members.enrol_bare(grid.get_node_ids())
-        messages = self.evaluate_messages(server_round, arrays, config, self.setup.shared.round_timeout)
-        return [message for _, message in messages]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the unweighted average of what clients measured.
-
-        None where none answered.
-        """
-        answers = []
-        for message in replies:
-            member = self._sender(message)
-            try:
-                answers.append((member, read_evaluate(message, self.setup.metric, self.setup.other_metrics)))
-            except Refused as error:
-                log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
-        self.hear(answers)
-        round = Round(ArrayRecord(), self.members, RoundRecord(server_round), **vars(self.setup))
-        if not answers:
-            return None
-        return MetricRecord({**self.evaluate_metrics(answers), **self.algorithm.summarise(round, answers)})
 
     def evaluate_metrics(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, Any]:
         """Return what apps told of a model, averaged.
@@ -313,7 +246,3 @@ class Rounds:
         flower = self.setup.flower
         told = [] if self.setup.configured else [numbers_of(metrics) for _, metrics in answers]
         return averaged_metrics(told, flower.weighted_by_key, flower.evaluate_metrics_aggr_fn)
-
-    def _sender(self, message: Message) -> Member:
-        node = message.metadata.src_node_id
-        return self.members.of_node(node) or Member.bare(node)

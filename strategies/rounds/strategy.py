@@ -4,6 +4,7 @@ What an author writes is `Algorithm`. Its rounds are a `Rounds` of their own, so
 be one of theirs.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,10 @@ from fedappeal.core.algorithm import Claims as Claims
 from fedappeal.core.algorithm import StrategySettings as StrategySettings
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.algorithm import Algorithm, check_influence
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.flower_keywords import FlowerKeywords
-from strategies.rounds.round import Setup
+from strategies.rounds.reply import Refused
+from strategies.rounds.round import COUNTED, Round, RoundRecord, Setup
 from strategies.rounds.shared import SharedSettings
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Result
 
     from strategies.rounds.rounds import Rounds
+
+log = logging.getLogger("fedappeal")
 
 _SHARED, _FLOWER, _ROUNDS = "the shared settings", "the keywords of Flower's FedAvg", "the rounds"
 """What a strategy holds besides an author's attributes, under names that no attribute can have."""
@@ -103,26 +108,67 @@ class Strategy(Algorithm):
         self, server_round: int, arrays: "ArrayRecord", config: "ConfigRecord", grid: "Grid"
     ) -> "Iterable[Message]":
         """Open a round and return the messages of its first wave."""
-        return rounds_of(self).configure_train(server_round, arrays, config, grid)
+        rounds = rounds_of(self)
+        rounds.members.enrol_bare(grid.get_node_ids())
+        round = rounds.new_round(server_round, arrays)
+        rounds.open = rounds.begin(round)
+        first = (order := rounds.order(round))[: round.wanted(len(order))]
+        settings = rounds.settings_of(round, config)
+        return [message for _, message in rounds.train_messages(round, first, settings, round.shared.round_timeout)]
 
     def aggregate_train(
         self, server_round: int, replies: "Iterable[Message]"
     ) -> "tuple[ArrayRecord | None, MetricRecord | None]":
         """Add up the replies of a round; the model is None where no client joined."""
-        return rounds_of(self).aggregate_train(server_round, replies)
+        from flwr.app import MetricRecord
+
+        rounds = rounds_of(self)
+        intake, rounds.open = rounds.open, None
+        if intake is None or intake.round.number != server_round:
+            raise ConfigError(f"server-round = {server_round} is not allowed: configure_train did not open it")
+        for message in replies:
+            intake.take(_sender(rounds, message), message)
+        model, round = intake.close(), intake.round
+        rounds.note_round(intake)
+        numbers = {k: round.record.count(k) for k in COUNTED}
+        return model, MetricRecord({**round.record.told, **numbers, **round.metrics})
 
     def configure_evaluate(
         self, server_round: int, arrays: "ArrayRecord", config: "ConfigRecord", grid: "Grid"
     ) -> "Iterable[Message]":
         """Return the messages that ask every client how the model serves it."""
-        return rounds_of(self).configure_evaluate(server_round, arrays, config, grid)
+        rounds = rounds_of(self)
+        rounds.members.enrol_bare(grid.get_node_ids())
+        timeout = rounds.setup.shared.round_timeout
+        return [message for _, message in rounds.evaluate_messages(server_round, arrays, config, timeout)]
 
     def aggregate_evaluate(self, server_round: int, replies: "Iterable[Message]") -> "MetricRecord | None":
         """Return the unweighted average of what clients measured.
 
         None where none answered.
         """
-        return rounds_of(self).aggregate_evaluate(server_round, replies)
+        from flwr.app import ArrayRecord, MetricRecord
+
+        from strategies.rounds.exchange.replies import read_evaluate
+
+        rounds, setup, answers = rounds_of(self), rounds_of(self).setup, []
+        for message in replies:
+            member = _sender(rounds, message)
+            try:
+                answers.append((member, read_evaluate(message, setup.metric, setup.other_metrics)))
+            except Refused as error:
+                log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
+        rounds.hear(answers)
+        round = Round(ArrayRecord(), rounds.members, RoundRecord(server_round), **vars(setup))
+        if not answers:
+            return None
+        return MetricRecord({**rounds.evaluate_metrics(answers), **self.summarise(round, answers)})
+
+
+def _sender(rounds: "Rounds", message: "Message") -> Member:
+    """Return the client that a reply comes from."""
+    node = message.metadata.src_node_id
+    return rounds.members.of_node(node) or Member.bare(node)
 
 
 def shared_of(strategy: Strategy) -> SharedSettings:

@@ -6,8 +6,8 @@ Flower's own `Grid.send_and_receive` sleeps for 3 seconds between polls and hold
 import sys
 import time
 from bisect import insort
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
@@ -38,7 +38,9 @@ SURVEY = "survey"
 _RULE = f"{FACTOR:g} times the median of the others"
 
 Addressed = tuple[Member, Message]
-"""A message, and the client that it goes to or comes from."""
+"""A message, and the client that it goes to."""
+Take = Callable[[Member, Message], None]
+"""Takes a client's reply."""
 
 
 @dataclass
@@ -77,24 +79,20 @@ class Exchange:
         record: counts bytes: the serialized sizes of contents, the same in every runtime.
         deadline: on the channel's clock.
         kind: of the exchange, among which answer times are compared.
-        model_bytes: size of a reply that carries a model; bounds how many are pulled at once.
-        allowance: what one reply may hold; by default no model.
+        allowance: what one reply may hold; by default no model. The model bounds how many are pulled at once.
         needs_all: whether slow clients are waited for until the deadline all the same.
-        silent: once it is over, the clients without a reply, each with the reason; first those not reached.
     """
 
     channel: Channel
     record: RoundRecord
     deadline: float
     kind: str
-    _: KW_ONLY
-    model_bytes: int = 0
     allowance: Allowance = field(default_factory=Allowance)
     needs_all: bool = False
 
     def __post_init__(self) -> None:
-        self.silent: list[tuple[Member, str]] = []
-        self._at_once = max(1, PULLED_AT_ONCE // max(1, self.model_bytes))
+        self._silent: list[tuple[Member, str]] = []
+        self._at_once = max(1, PULLED_AT_ONCE // max(1, self.allowance.model))
         self._left: dict[str, Member] = {}
         self._paced = self.channel.pace.binds and not self.needs_all
         self._asked: dict[str, float] = {}
@@ -102,10 +100,10 @@ class Exchange:
         self._answers: dict[str, AnswerTime] = {}
         self._times: list[float] = []
 
-    def replies(
-        self, waves: Iterator[Sequence[Addressed]], missing: Callable[[], int] = lambda: sys.maxsize
-    ) -> Iterator[Addressed]:
-        """Ask wave after wave, and yield each reply as it comes, in the order of the messages.
+    def run(
+        self, waves: Iterator[Sequence[Addressed]], take: Take, missing: Callable[[], int] = lambda: sys.maxsize
+    ) -> list[tuple[Member, str]]:
+        """Ask wave after wave, and hand over each reply as it comes, in the order of the messages.
 
         It is over where no client is left that is asked and waited for, or time is up. A wave is asked as soon as the
         clients that have not answered yet could not make up for what is missing, so while they still train. Clients
@@ -113,8 +111,12 @@ class Exchange:
 
         Args:
             waves: the messages to clients that are asked together, made when a wave is due.
+            take: given each reply with its client.
             missing: returns how many replies are still looked for. As many of the first unanswered clients are
                 pulled, so that the first joiners in order are the ones that count, and none has to be held.
+
+        Returns:
+            The clients without a reply, each with the reason; first those not reached.
         """
         channel, wait, place = self.channel, FIRST_POLL, 0
         while self._ask(waves, missing()):
@@ -125,7 +127,7 @@ class Exchange:
                 candidates = [i for i, member in self._left.items() if i in first or not self._waits_for(member)]
             offset = place % len(candidates)
             ids = (candidates[offset:] + candidates[:offset])[: self._at_once]
-            if (yield from self._pull(ids)):
+            if self._pull(ids, take):
                 wait, place = FIRST_POLL, offset
                 continue
             if (place := offset + len(ids)) < len(candidates):
@@ -136,6 +138,7 @@ class Exchange:
             channel.sleep(max(0.0, min(wait, self._seconds_left)))
             wait = min(LAST_POLL, wait * 1.5)
         self._close()
+        return self._silent
 
     def _ask(self, waves: Iterator[Sequence[Addressed]], missing: int) -> bool:
         """Push the messages of waves that are due; return whether some client has not answered yet."""
@@ -154,7 +157,7 @@ class Exchange:
         reached: list[Member] = []
         for (member, message), message_id in zip(messages, ids, strict=True):
             if not message_id:
-                self.silent.append((member, NOT_SENT))
+                self._silent.append((member, NOT_SENT))
                 continue
             self._left[message_id] = member
             self._asked[member.client_id] = self.channel.clock()
@@ -187,7 +190,7 @@ class Exchange:
             else:
                 channel.absent.add(client)
                 reason = NO_ANSWER
-            self.silent.append((member, reason))
+            self._silent.append((member, reason))
         if self._paced:
             channel.pace.note(self.kind, self._answers)
 
@@ -221,8 +224,8 @@ class Exchange:
     def _awaited_ids(self) -> list[str]:
         return [i for i, m in self._left.items() if self._waits_for(m)]
 
-    def _pull(self, ids: Sequence[str]) -> Generator[Addressed, None, bool]:
-        """Yield the replies to these messages, each with its client, in order.
+    def _pull(self, ids: Sequence[str], take: Take) -> bool:
+        """Hand over the replies to these messages, each with its client, in order.
 
         Returns:
             Whether any came, one to an earlier exchange among them.
@@ -252,5 +255,5 @@ class Exchange:
                 self._note(member.client_id, message)
             if message.has_content():
                 self.record.bytes_up += content_size(message.content)
-            yield member, message
+            take(member, message)
         return bool(replies)

@@ -111,8 +111,10 @@ def _content(message: Message, named: Iterable[str], may_miss: bool = False) -> 
     return metrics
 
 
-def _check_readable(name: str, record: ArrayRecord) -> None:
-    """Check that a record's arrays can be read as numbers, so that no strategy fails by them."""
+def _arrays(message: Message, name: str) -> ArrayRecord:
+    """Return a joined reply's record of arrays, which can be read as numbers, so that no strategy fails by them."""
+    if (record := _record(message, name, ArrayRecord)) is None:
+        raise Refused(f"reply joins without the ArrayRecord '{name}'")
     for key, array in record.items():
         try:
             dtype = view(array).dtype
@@ -120,6 +122,7 @@ def _check_readable(name: str, record: ArrayRecord) -> None:
             raise Refused(f"{name}: array '{printable(key, _SHOWN)}': {error}") from None
         if dtype.kind not in "biuf":
             raise Refused(f"{name}: array '{printable(key, _SHOWN)}' has dtype {dtype}: numbers are allowed")
+    return record
 
 
 def _num_examples(metrics: Mapping[str, Any], weighted_by: str = keys.NUM_EXAMPLES) -> float:
@@ -174,13 +177,8 @@ def read_train(
     if number not in set(Decision):
         raise Refused(f"{keys.DECISION} = {number} is not allowed: {', '.join(str(int(d)) for d in Decision)}")
     decision = Decision(int(number))
-    records: dict[str, ArrayRecord] = {}
-    if decision is Decision.JOINED:
-        for name in (keys.ARRAYS, *also):
-            if (arrays_of_name := _record(message, name, ArrayRecord)) is None:
-                raise Refused(f"reply joins without the ArrayRecord '{name}'")
-            _check_readable(name, arrays_of_name)
-            records[name] = arrays_of_name
+    names = (keys.ARRAYS, *also) if decision is Decision.JOINED else ()
+    records = {name: _arrays(message, name) for name in names}
     arrays = records.pop(keys.ARRAYS, ArrayRecord())
     return Reply(member, decision, _num_examples(metrics, weighted_by), metrics, arrays, records)
 

@@ -27,10 +27,8 @@ from strategies.rounds.exchange.replies import (
     read_proof,
     read_roll_call,
 )
-from strategies.rounds.flower_keywords import FlowerKeywords
 from strategies.rounds.reply import Refused
-from strategies.rounds.round import Hooks
-from strategies.rounds.shared import SharedSettings
+from strategies.rounds.round import Hooks, Setup
 
 SETTLED = 5.0
 """Seconds without an arrival after which a run with enough clients waits for no further one."""
@@ -60,10 +58,9 @@ class RollCall:
         initial: the run's initial model w_0.
         config: what every client is told (run-key, layout, fingerprint, protocol).
         hooks: told of each arrival and refusal.
-        settings: how many clients are waited for and enrolled, and how long; a node may take ``start_timeout``
+        setup: how many clients are waited for and enrolled, and how long; a node may take ``start_timeout``
             seconds to answer, its warm-up included. A client that is enrolled keeps its place.
         identities: whose client-ids are, of real nodes.
-        names: of the call's records.
         told: further ConfigRecords of it, by name.
     """
 
@@ -72,17 +69,15 @@ class RollCall:
     initial: ArrayRecord
     config: ConfigRecord
     hooks: Hooks
-    settings: SharedSettings
+    setup: Setup
     identities: Identities = field(default_factory=Owners)
-    names: FlowerKeywords = field(default_factory=FlowerKeywords)
     told: Mapping[str, ConfigRecord] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     _warned: bool = False
     _refusals: int = 0
 
     def __post_init__(self) -> None:
-        self._calls = Calls(self.settings.max_clients)
-        names = self.names
+        self._calls, names = Calls(self.setup.shared.max_clients), self.setup.flower
         self._content = RecordDict(
             {names.arrayrecord_key: self.initial, names.configrecord_key: self.config, **self.told}
         )
@@ -98,7 +93,7 @@ class RollCall:
         nodes = self._connected.now()
         if nodes is self._settled and not calls.pending:
             return False
-        calls.expire(now, self.settings.start_timeout)
+        calls.expire(now, self.setup.shared.start_timeout)
         online = {node.node_id: node.activated for node in nodes}
         self.members.set_online(online)
         if not self._warned and any(node.real and not node.registered for node in nodes):
@@ -132,8 +127,8 @@ class RollCall:
     def _message(self, call: Call) -> Message:
         content = self._content.copy()
         if call.nonce:
-            content[self.names.configrecord_key] = ConfigRecord({**self.config, keys.NONCE: call.nonce})
-        ttl = self.settings.start_timeout
+            content[self.setup.flower.configrecord_key] = ConfigRecord({**self.config, keys.NONCE: call.nonce})
+        ttl = self.setup.shared.start_timeout
         return Message(content, call.node.node_id, MessageType.QUERY, ttl=ttl, group_id="0")
 
     def _unavailable(self, node: int, reason: str) -> None:
@@ -229,7 +224,7 @@ class RollCall:
     def _check_place(self, member: Member, node: ConnectedNode) -> None:
         """Refuse one client too many, and a node that is another client of the run already."""
         new = self.members.of_client(member.client_id) is None
-        if new and 0 < (most := self.settings.max_clients) <= len(self.members):
+        if new and 0 < (most := self.setup.shared.max_clients) <= len(self.members):
             raise Refused(f"the run has all of its {most} clients (max-clients)")
         if new and (present := self.members.of_node(node.node_id)) is not None:
             raise Refused(f"this node is client '{present.client_id}' in this run, not '{member.client_id}'")
@@ -277,7 +272,7 @@ class RollCall:
         Raises:
             RollCallError: fewer than ``min_clients`` have come after ``start_timeout`` seconds.
         """
-        clock, settings = self.channel.clock, self.settings
+        clock, settings = self.channel.clock, self.setup.shared
         least, wanted = settings.min_clients, max(settings.min_clients, settings.expected_clients)
         deadline, wait, all_here = clock() + settings.start_timeout, FIRST_POLL, math.inf
         next_word, last_arrival, enrolled = clock() + FIRST_WORD, clock(), len(self.members)

@@ -16,6 +16,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.packing import array_record
 from strategies.rounds.algorithm import Algorithm, carried_by
 from strategies.rounds.round import Hooks, RoundRecord, packed_state, unpacked_state
 
@@ -203,37 +204,24 @@ class LastGood:
             return {}
         return {_MODEL: self._model, **{f"{_CARRIED}{name}": record for name, record in self._carried.items()}}
 
-    def restore(self, loop: Mapping[str, Any], records: "RecordDict") -> None:
+    def restore(self, carried: dict[str, dict[str, Any]], loop: Mapping[str, Any]) -> None:
         """Take up what `state` and `records` returned; a checkpoint of an earlier version has neither.
 
         Args:
+            carried: what is carried from round to round, by name; the records are taken out of it.
             loop: the scalars.
-            records: the second part of `split_state`.
         """
-        from flwr.app import ArrayRecord, RecordDict
-
+        kept = {name: carried.pop(name) for name in list(carried) if name.startswith(_RECORDS)}
         self.server_round, self.in_a_row = int(loop.get("good-round", _UNKNOWN)), int(loop.get("rolled-back", 0))
         self._where = str(loop.get("good-model", _CURRENT))
         self.best, self.initial = float(loop.get("best-loss", math.inf)), loop.get("initial-loss")
         if self._where == _INITIAL:
             self._carried = packed_state(carried_by(self._algorithm))  # before its first round
         if self._where == _KEPT:
-            model = records[_MODEL]
-            assert isinstance(model, ArrayRecord)
-            carried = {name.removeprefix(_CARRIED): r for name, r in records.items() if name.startswith(_CARRIED)}
-            self._model, self._carried = model, RecordDict(carried)
+            self._model = array_record(kept.pop(_MODEL))
+            self._carried = packed_state({name.removeprefix(_CARRIED): values for name, values in kept.items()})
 
 
 def _losses(answers: Iterable[Mapping[str, Any]]) -> list[float]:
     """Return the losses that clients report."""
     return [float(measured[keys.LOSS]) for measured in answers if keys.LOSS in measured]
-
-
-def split_state(state: "RecordDict") -> "tuple[RecordDict, RecordDict]":
-    """Return a checkpoint's records without those of the last good model, and these."""
-    from flwr.app import RecordDict
-
-    of_last_good = {name: record for name, record in state.items() if name.startswith(_RECORDS)}
-    return RecordDict({name: record for name, record in state.items() if name not in of_last_good}), RecordDict(
-        of_last_good
-    )

@@ -5,7 +5,6 @@ model's difference from the model that was sent: in float32 over a few models, a
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -84,16 +83,25 @@ class WeightedSum:
             self._add_waiting()
 
     def _add_waiting(self) -> None:
-        """Add the differences of the models that wait to the group's."""
+        """Add ``sum_k weight_k * (model_k - model_sent)`` of the models that wait to the group's, block by block."""
         if not self._waiting:
             return
-        models, weights = zip(*self._waiting, strict=True)
-        self._waiting = []
+        waiting, self._waiting = self._waiting, []
         for name, like in self._like.items():
             if name not in self._group:
                 self._group[name] = np.zeros(like.size, np.float32 if like.dtype == np.float32 else np.float64)
-            _add_differences(self._group[name], [model[name] for model in models], weights, like.reshape(-1))
-        self._grouped += len(models)
+            total, sent = self._group[name], like.reshape(-1)
+            weighted = [(model[name], total.dtype.type(weight)) for model, weight in waiting]
+            scratch = np.empty(min(_BLOCK, total.size), total.dtype)
+            for start in range(0, total.size, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                part, before = total[block], sent[block]
+                difference = scratch[: part.size]
+                for values, weight in weighted:
+                    np.subtract(values[block], before, out=difference, dtype=total.dtype)
+                    difference *= weight
+                    part += difference
+        self._grouped += len(waiting)
         if self._grouped >= _GROUP:
             self._end_group()
 
@@ -185,25 +193,6 @@ def _multiply_add(total: NDArray[np.floating], values: NDArray[np.generic], weig
         product = scratch[: part.size]
         np.multiply(values[start : start + _BLOCK], factor, out=product)
         part += product
-
-
-def _add_differences(
-    total: NDArray[np.floating],
-    models: Sequence[NDArray[np.generic]],
-    weights: Sequence[float],
-    sent: NDArray[np.generic],
-) -> None:
-    """Add ``sum_k weight_k * (model_k - sent)`` to a total, block by block."""
-    factors = [total.dtype.type(weight) for weight in weights]
-    scratch = np.empty(min(_BLOCK, total.size), total.dtype)
-    for start in range(0, total.size, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        part, like = total[block], sent[block]
-        difference = scratch[: part.size]
-        for model, factor in zip(models, factors, strict=True):
-            np.subtract(model[block], like, out=difference, dtype=total.dtype)
-            difference *= factor
-            part += difference
 
 
 _LARGEST = 700.0

@@ -106,7 +106,7 @@ def test_a_model_stays_by_the_authors_decision_only_where_the_author_wrote_it() 
     for kind, decided in ((FedAvg, False), (Keeps, True)):
         strategy = kind()
         begun = intake(strategy, 1, model(0.25))
-        assert begun.next_model() is None
+        assert begun.close() is None
         assert begun.round.record.kept is decided
 
 
@@ -130,7 +130,7 @@ def test_what_is_no_model_like_the_one_that_was_sent_ends_the_run(returned: obje
     strategy = Returns()
     strategy.returned = returned
     with pytest.raises(ConfigError, match=said):
-        intake(strategy, 1, model(0.25)).next_model()
+        intake(strategy, 1, model(0.25)).close()
 
 
 class Replaces(FedAvg):
@@ -143,4 +143,4 @@ class Replaces(FedAvg):
 
 def test_the_next_model_is_compared_with_the_one_that_was_sent_though_an_author_replaces_that() -> None:
     with pytest.raises(ConfigError, match=r"a model with arrays \[\], not \['flat-float64'\]"):
-        intake(Replaces(), 1, model(0.25)).next_model()
+        intake(Replaces(), 1, model(0.25)).close()

@@ -141,8 +141,7 @@ class Late:
     def exchange(self, members: list[Member], deadline: float) -> None:
         exchange = Exchange(self.channel, RoundRecord(1), deadline, MessageType.TRAIN)
         wave = [(m, Message(RecordDict({keys.ARRAYS: model(0)}), m.node_id, "train")) for m in members]
-        for _ in exchange.replies(iter([wave])):
-            pass
+        exchange.run(iter([wave]), lambda member, message: None)
 
     def wait_for_another(self, until: float) -> None:
         self.exchange([Member("other", 99)], until)

@@ -12,7 +12,7 @@ from strategies.rounds.exchange.members import Members
 from strategies.rounds.exchange.replies import read_roll_call
 from strategies.rounds.exchange.roll_call import MOST_TOLD, RollCall, RollCallError
 from strategies.rounds.reply import Refused
-from strategies.rounds.shared import SharedSettings
+from strategies.rounds.round import Setup
 from strategies.rounds.strategy import rounds_of
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run
 
@@ -100,7 +100,7 @@ def test_nodes_that_are_refused_and_go_away_are_forgotten_in_the_end(monkeypatch
     monkeypatch.setattr(roll_call, "MOST_GONE", 5)
     grid = MemoryGrid({9: Volunteer("a", refuses="not yet")})
     channel = Channel(grid, clock=grid.clock, sleep=grid.clock.sleep)
-    calls = RollCall(channel, Members(), model(0), ConfigRecord(), Hooks(), SharedSettings())
+    calls = RollCall(channel, Members(), model(0), ConfigRecord(), Hooks(), Setup())
     for node in range(10, 40):
         grid.nodes[node] = Volunteer("b", refuses="no")
         calls.update()
