@@ -32,6 +32,8 @@ from strategies.fedprox import FedProx
 from strategies.rounds.round import Model
 from strategies.rounds.strategy import StrategySettings
 
+_KIND = "ditto"
+
 
 class Personal(FedProx.LocalRule):
     """SGD on ``F_k(v) + lambda/2 |v - w|^2``, from wherever the training starts."""
@@ -43,10 +45,6 @@ class Personal(FedProx.LocalRule):
     def strength(self) -> float:
         """The factor of the pull: lambda."""
         return float(self.settings.personal_lambda)
-
-
-def _record_name(run_key: str) -> str:
-    return f"ditto-{run_key}"
 
 
 class OwnModels(PersonalModels):
@@ -63,7 +61,7 @@ class OwnModels(PersonalModels):
 
     def own_model(self, store: Store, run_key: str, before: int) -> Arrays:
         """Return v_k, by which a client is evaluated a second time."""
-        return recall_before(store, _record_name(run_key), before)
+        return recall_before(store, _KIND, run_key, before)
 
 
 class Ditto(FedAvg):
@@ -107,8 +105,8 @@ class Ditto(FedAvg):
             """Train v_k, remember it, and return the local model as SGD does."""
             import torch
 
-            before = recall_before(job.store, _record_name(job.run_key), job.server_round)
+            before = recall_before(job.store, _KIND, job.run_key, job.server_round)
             anchor = [torch.tensor(job.arrays[name], device=job.device) for name in job.trainable]
             after = job.train(Personal(self.settings, anchor), before)
-            remember_round(job.store, _record_name(job.run_key), job.server_round, before, after)
+            remember_round(job, _KIND, before, after)
             return super().reply(job)

@@ -27,7 +27,6 @@ else be rounded to zero: a client that sends zeros seems to leave (0 <= 0), with
 
 from fedappeal.core.local_rule import TrainingJob
 from fedappeal.core.requirement import Measured
-from strategies.adagd.algorithm import Gathered
 from strategies.adagd.strategy import AdaGD, Gradient
 from strategies.maxfl import appeal_weight
 from strategies.rounds.strategy import Claims
@@ -55,6 +54,8 @@ class MaxFLAdaGD(AdaGD):
     needs_losses = False
     compares_losses = True
     claimed = MARGIN
+    threshold = 0.0
+    """Line 4 is at 0 for margins."""
 
     class Settings(AdaGD.Settings):
         """The settings, ADA-GD's."""
@@ -67,10 +68,6 @@ class MaxFLAdaGD(AdaGD):
         def factor(self, job: TrainingJob) -> float:
             """Return a_k."""
             return appeal_factor(job.measured.judged.loss, job.measured.rho)
-
-    def nothing_gathered(self) -> Gathered:
-        """Return what a round begins with: line 4 is at 0 for margins."""
-        return self.gathered(threshold=0.0)
 
     def report(self, measured: Measured) -> Claims:
         """Return the client's margin above ``slack * precision``, times its factor."""

@@ -107,12 +107,8 @@ def control_before(store: Store, run_key: str, taken: int, like: Controls) -> Co
         taken: the last round whose change the server added; 0: none, so that c_i is zero.
         like: arrays whose names, shapes and dtypes c_i has.
     """
-    variates = recall_before(store, _record_name(run_key), taken + 1) if taken else {}
+    variates = recall_before(store, CONTROL, run_key, taken + 1) if taken else {}
     return {name: variates[name] if variates else np.zeros_like(array) for name, array in like.items()}
-
-
-def _record_name(run_key: str) -> str:
-    return f"control-{run_key}"
 
 
 def mean_control(total: Model, clients: int) -> Model:
@@ -234,7 +230,7 @@ class Scaffold(Strategy):
             local = job.train(Scaffold.LocalRule(self.settings, correction))
             delta = control_delta(job.arrays, local, control, steps, job.training.learning_rate)
             after = {name: np.asarray(before[name] + delta[name]) for name in control}
-            remember_round(job.store, _record_name(job.run_key), job.server_round, before, after)
+            remember_round(job, CONTROL, before, after)
             change = {name: delta.get(name, np.zeros_like(array)) for name, array in job.arrays.items()}
             return {keys.ARRAYS: job.pack(local), CONTROL_DELTA: job.pack(change)}
 

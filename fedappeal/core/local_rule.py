@@ -60,19 +60,19 @@ class Store(Protocol):
         """Replace the named record atomically."""
 
 
-def remember_round(store: Store, name: str, server_round: int, before: Arrays, after: Arrays) -> None:
-    """Store arrays from before and after a round, so that it can be repeated.
+def remember_round(job: "TrainingJob", kind: str, before: Arrays, after: Arrays) -> None:
+    """Store arrays from before and after a round that is joined, so that it can be repeated.
 
-    Both are stored, or neither.
+    Both are stored, or neither. ``kind``: what they are.
     """
     arrays = {f"before/{key}": array for key, array in before.items()}
     arrays |= {f"after/{key}": array for key, array in after.items()}
-    store.write(name, StoredRecord({"round": server_round}, arrays))
+    job.store.write(f"{kind}-{job.run_key}", StoredRecord({"round": job.server_round}, arrays))
 
 
-def recall_before(store: Store, name: str, server_round: int) -> Arrays:
-    """Return arrays stored by `remember_round`, as before a round; empty if none are."""
-    if (record := store.read(name)) is None:
+def recall_before(store: Store, kind: str, run_key: str, server_round: int) -> Arrays:
+    """Return a run's arrays stored by `remember_round`, as before a round; empty if none are."""
+    if (record := store.read(f"{kind}-{run_key}")) is None:
         return {}
     moment = "after/" if int(record.values["round"]) < server_round else "before/"
     return {key.removeprefix(moment): array for key, array in record.arrays.items() if key.startswith(moment)}

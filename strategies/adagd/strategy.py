@@ -320,14 +320,10 @@ class AdaGD(Strategy):
             return [f"{cls.name}'s local form, beyond its theorem"]
         return ["one gradient a round"] if settings.gradient_steps == 1 else []
 
-    def nothing_gathered(self) -> Gathered:
-        """Return what a round begins with."""
-        return self.gathered(self.settings.threshold)
-
-    def gathered(self, threshold: float) -> Gathered:
-        """Return what a round begins with, where line 4 compares with a threshold."""
-        # In the local form there is none: the updates have the clients' learning rate in them.
-        return Gathered(self.settings.step_size or 1.0, threshold, local=self.settings.form == LOCAL)
+    @property
+    def threshold(self) -> float:
+        """What line 4 compares with."""
+        return float(self.settings.threshold)
 
     def pool(self, round: Round) -> list[Member]:
         """Return all clients that can be asked.
@@ -346,8 +342,10 @@ class AdaGD(Strategy):
         check_floats(round.model, f"strategy = '{self.name}'")
         clients = round.members.awaited()
         away = clients - {member.client_id for member in round.members.available()}
+        # In the local form eta is 1: the updates have the clients' learning rate in them.
+        gathered = Gathered(self.settings.step_size or 1.0, self.threshold, local=self.settings.form == LOCAL)
         # Where one is waited for that is away, no client is asked: see `pool`.
-        round.carry = Agents(self.nothing_gathered(), away if self.waits_for_all and away else clients)
+        round.carry = Agents(gathered, away if self.waits_for_all and away else clients)
 
     def add(self, round: Round, reply: Reply) -> None:
         """Take in one gradient: into the sum, or as it is (in D).

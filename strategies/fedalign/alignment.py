@@ -116,15 +116,6 @@ class Statement(NamedTuple):
     examples: int
 
 
-def loss_of(claims: Sequence[Statement]) -> float | None:
-    """Return F(w) of what the priority clients say.
-
-    None where none says anything.
-    """
-    ordered = sorted(claims)  # who answers first must not decide a comparison, not even by a rounding
-    return priority_loss([c.loss for c in ordered], [c.examples for c in ordered]) if claims else None
-
-
 def without_outliers(claims: Sequence[Statement], factor: float) -> list[Statement]:
     """Return statements, each loss and number of examples near the cohort's lower medians.
 
@@ -186,7 +177,9 @@ class AlignedSum:
 
         It is bounded where influence is. None where they say nothing.
         """
-        return loss_of(claims if self.outlier is None else without_outliers(claims, self.outlier))
+        claims = claims if self.outlier is None else without_outliers(claims, self.outlier)
+        ordered = sorted(claims)  # who answers first must not decide a comparison, not even by a rounding
+        return priority_loss([c.loss for c in ordered], [c.examples for c in ordered]) if claims else None
 
     def add_priority(self, arrays: Model, claim: Statement) -> None:
         """Take in a priority client's update.

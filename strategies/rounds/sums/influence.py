@@ -85,21 +85,6 @@ def _gaps(
             yield name, block, np.subtract(values[block], 0.0 if before is None else before[block], dtype=np.float64)
 
 
-def inner_product(update: "ArrayRecord", start: "ArrayRecord | None", direction: "Sums") -> float:
-    """Return ``<w_k - w, c>``, summed in float64; NaN where it overflows.
-
-    Args:
-        update: a model.
-        start: a model with the same arrays; None: zeros.
-        direction: one vector an array, by name; whole numbers do not count.
-    """
-    total = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for name, block, gap in _gaps(update, start, direction):
-            total += float(gap @ direction[name][block])
-    return total
-
-
 def log_norm(update: "ArrayRecord", start: "ArrayRecord | None") -> float:
     """Return the logarithm of an update's l2 norm; minus infinity for 0; arguments as `squared_distance`."""
     squared = squared_distance(update, start)
@@ -253,8 +238,15 @@ class Direction:
     vectors: "Sums" = field(default_factory=dict)
 
     def opposes(self, record: "ArrayRecord", start: "ArrayRecord | None") -> bool:
-        """Whether an update points against the common direction; arguments as `log_norm`."""
-        return bool(self.vectors) and inner_product(record, start, self.vectors) < 0.0
+        """Whether an update points against the common direction: ``<w_k - w, c> < 0``, summed in float64.
+
+        Arguments as `log_norm`; whole numbers do not count. It does not where the product overflows.
+        """
+        total = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, block, gap in _gaps(record, start, self.vectors):
+                total += float(gap @ self.vectors[name][block])
+        return total < 0.0
 
     def take_up(self, counted: WeightedSum, against: int) -> None:
         """End a round: take in the mean of the updates that counted.
