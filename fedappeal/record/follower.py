@@ -13,7 +13,7 @@ from typing import Any
 from fedappeal.data.data_size import check_size
 from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.record.decisions import decisions_of
-from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION, parsed_line, without_check
+from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION, parsed_line, split_check
 from fedappeal.record.reader import FAILED, FINISHED, Record, Snapshot
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.plain_files import LARGEST, open_plain
@@ -218,6 +218,6 @@ def _lasting(events: Sequence[Line]) -> list[int]:
 
 def _usable(text: bytes) -> Line | None:
     try:
-        return parsed_line(without_check(text))
+        return parsed_line(split_check(text)[0])
     except ValueError:
         return None

@@ -92,10 +92,10 @@ def parsed_line(body: bytes) -> dict[str, Any]:
     return cleaned
 
 
-def without_check(text: bytes) -> bytes:
-    """Return a line's text without its check."""
+def split_check(text: bytes) -> tuple[bytes, bytes]:
+    """Return a line's text without its check, and the check; empty: it has none."""
     match = _CHECK.search(text, max(0, len(text) - _LONGEST_CHECK))  # a hole's line has many millions of bytes
-    return text if match is None else text[: match.start()] + b"}"
+    return (text, b"") if match is None else (text[: match.start()] + b"}", match[1])
 
 
 def written_lines(path: Path, unended: bool = False) -> Iterator[WrittenLine]:
@@ -115,8 +115,7 @@ def written_lines(path: Path, unended: bool = False) -> Iterator[WrittenLine]:
     for number, (text, ended) in enumerate(_texts(path), 1):
         if not (ended or unended):
             return
-        stated = _check_in(text)
-        body = without_check(text)
+        body, stated = split_check(text)
         checks = {_check(previous, body): previous for previous in before}
         problem = ""
         if stated and before and stated not in checks:
@@ -152,7 +151,7 @@ def seal_lines(lines: Iterable[Mapping[str, object]], previous: bytes = b"") -> 
     """
     for line in lines:
         text = _seal(finite_json(line).encode(), previous)
-        previous = _check_in(text)
+        previous = split_check(text)[1]
         yield text
 
 
@@ -164,7 +163,7 @@ def reseal_lines(lines: Iterable[WrittenLine]) -> Iterator[bytes]:
     previous = b""
     for line in lines:
         text = _seal(line.body, previous) if line.check and not line.problem else line.text
-        previous = _check_in(text)
+        previous = split_check(text)[1]
         yield text
 
 
@@ -186,7 +185,7 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]], durable: boo
     with open(path, "a+b", buffering=0, opener=open_plain) as out:
         end = out.tell()
         tail = os.pread(out.fileno(), _LONGEST_CHECK, max(0, end - _LONGEST_CHECK))
-        previous = _check_in(tail.removesuffix(b"\n"))
+        previous = split_check(tail.removesuffix(b"\n"))[1]
         text = b"".join(text + b"\n" for text in seal_lines(lines, previous))
         try:
             written = 0
@@ -198,7 +197,7 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]], durable: boo
             out.truncate(end)
             error.filename = str(path)
             raise
-    return _check_in(text.removesuffix(b"\n")).decode()
+    return split_check(text.removesuffix(b"\n"))[1].decode()
 
 
 def last_text(path: Path) -> bytes | None:
@@ -227,11 +226,6 @@ def _check(previous: bytes, body: bytes) -> bytes:
 def _seal(body: bytes, previous: bytes) -> bytes:
     comma = b"" if body == b"{}" else b", "
     return body.removesuffix(b"}") + comma + b'"check": "' + _check(previous, body) + b'"}'
-
-
-def _check_in(text: bytes) -> bytes:
-    match = _CHECK.search(text, max(0, len(text) - _LONGEST_CHECK))
-    return match[1] if match else b""
 
 
 def finite_json(line: Mapping[str, object]) -> str:

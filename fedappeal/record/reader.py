@@ -29,7 +29,7 @@ from fedappeal.record.lines import (
     WrittenLine,
     last_text,
     parsed_line,
-    without_check,
+    split_check,
     written_lines,
 )
 from fedappeal.settings.config import ConfigError, Scalar
@@ -226,7 +226,7 @@ class Record:
             return None
         try:
             text = last_text(file)
-            return None if text is None else parsed_line(without_check(text))
+            return None if text is None else parsed_line(split_check(text)[0])
         except (OSError, ValueError) as error:
             raise ConfigError(f"file '{file}' cannot be read: last line: {error}") from None
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fedappeal.cli.commands import cli
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.lines import HISTORY, append_lines, without_check
+from fedappeal.record.lines import HISTORY, append_lines, split_check
 from fedappeal.record.reader import Record
 from fedappeal.system.files import write_safetensors
 from tests.views.comparison.recorded import a_run
@@ -65,7 +65,7 @@ def test_the_file_and_the_line_are_named(run: Path) -> None:
 def test_an_old_run_that_this_version_continued_says_where_its_checksums_begin(run: Path) -> None:
     file = run / HISTORY
     lines = file.read_bytes().splitlines()
-    file.write_bytes(b"".join(without_check(line) + b"\n" for line in lines[:2]))
+    file.write_bytes(b"".join(split_check(line)[0] + b"\n" for line in lines[:2]))
     assert verify(run)[1].startswith(f"file '{file}': its lines have no checksum: an earlier version wrote them\n")
     append_lines(file, [{"round": 3}])
     assert verify(run) == (
