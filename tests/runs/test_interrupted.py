@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.record.folder import RunFolder
-from fedappeal.runs.launch.in_process import _resumable
-from fedappeal.runs.launch.observers import INTERRUPTED, RunUnfinished
+from fedappeal.runs.launch.observers import INTERRUPTED, RunUnfinished, resumable
 from fedappeal.runs.launch.superlink import LocalProcesses
 from fedappeal.runs.plan import RunPlan, swept_plans
 from fedappeal.settings.config import RunConfig
@@ -46,7 +45,7 @@ def test_a_folder_that_became_read_only_is_said_with_how_the_run_continues(
         monkeypatch.setattr(RunFolder, "create", create)
         if local:
             LocalProcesses().launch(plan, None)  # type: ignore[arg-type]
-        with _resumable([plan]):
+        with resumable([plan], "all finished rounds are kept"):
             create()
 
     with pytest.raises(OSError, match="a reason"):
@@ -62,7 +61,7 @@ def test_a_folder_that_became_read_only_is_said_with_how_the_run_continues(
 def test_a_sweep_continues_by_its_own_command(tmp_path: Path) -> None:
     plans = swept_plans({}, ["seed=0,1"], str(tmp_path / "my sweep"))
     plans[0].folder({})
-    with pytest.raises(RunUnfinished) as ended, _resumable(plans):
+    with pytest.raises(RunUnfinished) as ended, resumable(plans, "all finished rounds are kept"):
         raise KeyboardInterrupt
     again = f"continue with the same command and --out '{tmp_path}/my sweep'"
     assert ended.value.lines == (f"interrupted; all finished rounds are kept; {again}",)

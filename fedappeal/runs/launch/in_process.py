@@ -5,28 +5,25 @@ One run in this process, or several in processes beside it or on a Ray cluster.
 
 import contextlib
 import gc
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from fedappeal.core.places import is_authors, reason
 from fedappeal.record.folder import Usable, runtime_of
 from fedappeal.record.reader import Record, rounds_done
-from fedappeal.runs.checks import check_device, check_learns_here, check_out, resume_command
-from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, RunUnfinished
+from fedappeal.runs.checks import check_device, check_learns_here, check_out
+from fedappeal.runs.launch.observers import Observers, RunUnfinished, resumable
 from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, WorkerLost, check_workers, ray_cluster
-from fedappeal.system.plain_files import OF_THE_DISK
 from fedappeal.system.process_end import end_as_interrupt
 
 _ANY_SEED = {"seed": 0, "data_seed": 0}
 """Runs that differ in their seeds alone are checked once, and train alike."""
+_KEPT = "all finished rounds are kept"
 
 
 @dataclass(frozen=True)
@@ -156,7 +153,7 @@ class InProcess:
             for plan in plans:
                 if plan.resumes:
                     plan.mend(observers.complain, memory_of(plan.path))
-            with _resumable(plans):
+            with resumable(plans, _KEPT, WorkerLost), end_as_interrupt():
                 if len(plans) == 1:
                     _simulate_shown(plans[0], simulations[0], observers)
                 else:
@@ -171,7 +168,7 @@ class InProcess:
         plan.mend(observers.complain, usable)
         for line in self.simulation.notes():
             observers.say(line)
-        with _resumable([plan]):
+        with resumable([plan], _KEPT, WorkerLost), end_as_interrupt():
             _simulate_shown(plan, self.simulation, observers)
 
     def _in_their_modes(self, plans: Sequence[RunPlan], observers: Observers) -> list[Simulation]:
@@ -222,36 +219,6 @@ def _as_it_began(path: Path, how: Simulation) -> Simulation:
     began = Simulation.of_runtime(runtime_of(path))
     check_device(began.device)
     return replace(how, mode=began.mode, device=began.device, evaluation_precision=began.evaluation_precision)
-
-
-@contextlib.contextmanager
-def _resumable(plans: Sequence[RunPlan]) -> Any:
-    """Say how runs continue that Ctrl-C, SIGTERM or a disk ends."""
-    try:
-        with end_as_interrupt():
-            yield
-    except KeyboardInterrupt:
-        line = f"interrupted; all finished rounds are kept; {_continue_with(plans) or NOT_BEGUN}"
-        raise RunUnfinished(line, code=INTERRUPTED) from None
-    except WorkerLost as error:
-        raise RunUnfinished(f"{error}; {_continue_with(plans) or NOT_BEGUN}") from None
-    except OSError as error:
-        if error.errno not in OF_THE_DISK or not (again := _continue_with(plans)):
-            raise
-        raise RunUnfinished(f"{error}; {again}") from None
-    except Exception as error:
-        if not is_authors(error):
-            raise
-        raise RunUnfinished(reason(error)) from error
-
-
-def _continue_with(plans: Sequence[RunPlan]) -> str:
-    """Return how a run continues; empty: none has begun."""
-    if not any(plan.begun for plan in plans):
-        return ""
-    if len(plans) > 1:
-        return f"continue with the same command and {shlex.join(['--out', str(plans[0].given_path.parent)])}"
-    return f"continue with: {resume_command(plans[0].config, plans[0].given_path)}"
 
 
 def _simulate_shown(plan: RunPlan, simulation: Simulation, observers: Observers) -> None:

@@ -3,12 +3,16 @@
 And how a run ends that did not finish.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedappeal.core.places import is_authors, reason
+from fedappeal.runs.checks import resume_command
 from fedappeal.runs.plan import RunPlan
+from fedappeal.system.plain_files import OF_THE_DISK
 
 if TYPE_CHECKING:  # which loads all of Flower's Control API
     from fedappeal.federation.remote import RemoteSuperLink
@@ -31,6 +35,44 @@ class RunUnfinished(Exception):
         super().__init__(*lines)
         self.lines = lines
         self.code = code
+
+
+@contextmanager
+def resumable(plans: Sequence[RunPlan], interrupted: str, *failures: type[Exception]) -> Iterator[None]:
+    """Say how runs continue that Ctrl-C, a disk or one of these failures ends.
+
+    Args:
+        plans: the runs.
+        interrupted: what is said first of a run that Ctrl-C ended.
+        failures: errors whose message says in one line why a run ended.
+
+    Raises:
+        RunUnfinished: in place of these, and of an error of an author's code.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        line = f"interrupted; {interrupted}; {_continue_with(plans) or NOT_BEGUN}"
+        raise RunUnfinished(line, code=INTERRUPTED) from None
+    except failures as error:
+        raise RunUnfinished(f"{error}; {_continue_with(plans) or NOT_BEGUN}") from None
+    except OSError as error:
+        if error.errno not in OF_THE_DISK or not (again := _continue_with(plans)):
+            raise
+        raise RunUnfinished(f"{error}; {again}") from None
+    except Exception as error:
+        if not is_authors(error):
+            raise
+        raise RunUnfinished(reason(error)) from error
+
+
+def _continue_with(plans: Sequence[RunPlan]) -> str:
+    """Return how a run continues; empty: none has begun."""
+    if not any(plan.begun for plan in plans):
+        return ""
+    if len(plans) > 1:
+        return f"continue with the same command and {shlex.join(['--out', str(plans[0].given_path.parent)])}"
+    return f"continue with: {resume_command(plans[0].config, plans[0].given_path)}"
 
 
 class Screen(Protocol):

@@ -27,11 +27,10 @@ from fedappeal.runs.checks import (
     resume_command,
 )
 from fedappeal.runs.launch.clients import ClientProcesses, ClientsEnded
-from fedappeal.runs.launch.observers import INTERRUPTED, NOT_BEGUN, Observers, RunUnfinished
+from fedappeal.runs.launch.observers import INTERRUPTED, Observers, RunUnfinished, Screen, resumable
 from fedappeal.runs.plan import RunPlan, check_bounded
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import is_reference
-from fedappeal.system.plain_files import OF_THE_DISK
 from fedappeal.system.process_end import end_as_interrupt
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 
@@ -79,30 +78,21 @@ class LocalProcesses:
         """
         data_dir = str(Path(plan.data_dir).absolute()) if plan.data_dir else ""
         runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device, "transport": self.transport}
-        again = f"continue with: {resume_command(plan.config, plan.given_path)}"
-        try:
+        failures = _RunFailed, ClientsEnded, SuperLinkError, ControlError
+        with resumable([plan], "all processes have ended", *failures):
             folder = plan.folder(runtime)
             if plan.resumes:
                 plan.mend(observers.complain, runtime=runtime)
             # Who continues a run has its folder for this command already.
             with nullcontext() if plan.resumes else folder.alone(COMMAND_LOCK):
                 self._run_shown(plan, folder, observers)
-        except KeyboardInterrupt:
-            after = again if plan.begun else NOT_BEGUN
-            raise RunUnfinished(f"interrupted; all processes have ended; {after}", code=INTERRUPTED) from None
-        except (_RunFailed, ClientsEnded, SuperLinkError, ControlError) as error:
-            raise RunUnfinished(f"{error}; {again}") from None
-        except OSError as error:
-            if error.errno not in OF_THE_DISK or not plan.begun:
-                raise
-            raise RunUnfinished(f"{error}; {again}") from None
 
     def _run_shown(self, plan: RunPlan, folder: RunFolder, observers: Observers) -> None:
         screen = observers.screen(plan)
         with observers.watch(plan.path, connects=True) as begun:
             try:
                 screen.start()
-                self._run(plan, WatchedRun(folder.path, screen.watch), begun, screen.doing)
+                self._run(plan, screen, begun)
             except KeyboardInterrupt:
                 folder.event("interrupted")  # while the page stands that shows it
                 raise
@@ -110,21 +100,15 @@ class LocalProcesses:
                 screen.stop()
         screen.summary()
 
-    def _run(
-        self,
-        plan: RunPlan,
-        follower: WatchedRun,
-        begun: Callable[[RemoteSuperLink], None],
-        doing: Callable[[str], None],
-    ) -> None:
+    def _run(self, plan: RunPlan, screen: Screen, begun: Callable[[RemoteSuperLink], None]) -> None:
         """Run client processes until the run ends; all have ended when this returns.
 
         Args:
             plan: the run; it continues from a checkpoint in its folder, which is there.
-            follower: reads the folder.
+            screen: shows what is waited for, and what the folder says.
             begun: told the SuperLink, once the run is submitted.
-            doing: told what is waited for, before the first round.
         """
+        follower = WatchedRun(plan.path, screen.watch)
         environment = {DATA_DIR: str(Path(plan.data_dir or DEFAULT_DATA_DIR).absolute())}
         superlink = SuperLink(
             plan.path / "logs", fleet_port=self.port, environment=environment, http=self.transport == HTTP
@@ -141,12 +125,12 @@ class LocalProcesses:
             try:
                 clients.start()
                 superlink.start()
-                doing("the SuperLink answers; waiting for the clients' process to load")
+                screen.doing("the SuperLink answers; waiting for the clients' process to load")
                 clients.connect(superlink.http_address or superlink.fleet_address)
                 clients.wait_until_loaded()
                 remote = RemoteSuperLink(superlink.control_address)
                 run_id = remote.submit(settings)
-                doing("the run is submitted; waiting for its server process, which calls the clients")
+                screen.doing("the run is submitted; waiting for its server process, which calls the clients")
                 begun(remote)
                 _follow(run_id, remote, superlink, clients, follower)
             except KeyboardInterrupt:
