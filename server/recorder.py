@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import ArrayRecord
 
@@ -32,8 +32,8 @@ _ENOUGH = 3
 """Real clients that have to say that own plug-ins fail: no lone one ends a run of others."""
 
 
-class ClientMemory(Protocol):
-    """The clients' memory, where it would end with the server's process."""
+class ClientMemory:
+    """The clients' memory, kept with the checkpoints; here none is, as it does not end with the server's process."""
 
     def restore(self, server_round: int) -> None:
         """Restore the clients' memory after a round; 0 for before the first.
@@ -59,6 +59,10 @@ class ClientMemory(Protocol):
         """
 
 
+NO_MEMORY = ClientMemory()
+"""The memory of clients in processes of their own."""
+
+
 @dataclass
 class Recorder(Hooks):
     """Fills the run's folder, round by round.
@@ -81,7 +85,7 @@ class Recorder(Hooks):
     plugins: Plugins
     watch: Hooks
     durable: bool
-    memory: ClientMemory | None = None
+    memory: ClientMemory = NO_MEMORY
 
     def __post_init__(self) -> None:
         self._policies = {str(line["client-id"]) for line in Record(self.folder.path).policies}
@@ -147,7 +151,7 @@ class Recorder(Hooks):
         """Record that a round began."""
         self.watch.on_round_start(server_round)
         self._unsaved = None  # from here on, strategy and clients are not any more as they were after it
-        if self.memory is not None and not self._begun:
+        if not self._begun:
             self.memory.enrolled(server_round)
         self._begun = True
         self.folder.event("round", round=server_round)
@@ -202,13 +206,11 @@ class Recorder(Hooks):
         (server_round, arrays), self._unsaved = self._unsaved, None
         started = time.monotonic()
         # The checkpoint makes both count: a kill at any moment leaves one with the memory of the same round.
-        if self.memory is not None:
-            self.memory.save(server_round)
+        self.memory.save(server_round)
         checkpoint = Checkpoint(server_round, self.initial, arrays, self.running.state(), self._initial_hash)
         kept_rounds = write_checkpoint(self.folder.path, checkpoint, self.durable)
         ended = time.monotonic()
-        if self.memory is not None:
-            self.memory.keep_only(kept_rounds)
+        self.memory.keep_only(kept_rounds)
         wait = max(SECONDS_APART, LARGEST_SHARE * (ended - started)) if len(kept_rounds) >= _FEWEST else 0.0
         self._due = ended + wait
         self.watch.on_checkpoint(server_round)

@@ -19,7 +19,7 @@ from fedappeal.protocol.metric import column
 from fedappeal.protocol.packing import Arrays, Layout, array_record
 from fedappeal.record.columns import CARD as CARD_COLUMNS
 from fedappeal.record.columns import shown_in
-from fedappeal.record.folder import KIND, SUBMITTED, RunFolder, new_path, schedule_rounds, without_memory
+from fedappeal.record.folder import KIND, SUBMITTED, RunFolder, new_path, schedule_rounds
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
@@ -32,7 +32,7 @@ from fedappeal.trained.card import ModelCard
 from server.build import Plugins
 from server.checkpoints import Checkpoint, mend_files
 from server.identities import identities_of
-from server.recorder import ClientMemory, Recorder
+from server.recorder import NO_MEMORY, ClientMemory, Recorder
 from strategies.rounds.loop import Loop
 from strategies.rounds.round import Hooks, Setup
 from strategies.rounds.rounds import Rounds
@@ -82,7 +82,7 @@ def run(
     plugins: Plugins,
     watch: Hooks | None = None,
     durable: bool = True,
-    memory: ClientMemory | None = None,
+    memory: ClientMemory = NO_MEMORY,
     *,
     task: Task | None = None,
     data_dir: Path | None = None,
@@ -192,13 +192,13 @@ def _failure_recorded(folder: RunFolder) -> Iterator[None]:
 
 
 def _restored_checkpoint(
-    folder: RunFolder, config: RunConfig, rounds: Rounds, start: Checkpoint, memory: ClientMemory | None
+    folder: RunFolder, config: RunConfig, rounds: Rounds, start: Checkpoint, memory: ClientMemory
 ) -> Checkpoint:
     """Return the checkpoint to continue from, and undo what came later.
 
     ``start`` where there is none.
     """
-    usable = mend_files(folder, log.warning, memory.check if memory is not None else without_memory)
+    usable = mend_files(folder, log.warning, memory.check)
     if usable.checkpoint is not None:
         start = usable.checkpoint
         layout = rounds.setup.layout
@@ -209,8 +209,7 @@ def _restored_checkpoint(
             rounds.restore(start.state)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"file '{usable.file}' does not fit the run: {error}") from None
-    if memory is not None:
-        memory.restore(start.server_round)
+    memory.restore(start.server_round)
     folder.forget_after(start.server_round)
     folder.record_resumption(start.server_round, config)
     folder.event("resumed", round=start.server_round)

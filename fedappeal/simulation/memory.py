@@ -39,6 +39,7 @@ from fedappeal.simulation.in_process_grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.own_models import file_of, names_in, not_shared
 from fedappeal.system.files import read_safetensors, read_values, set_aside, write_safetensors
 from server.checkpoints import FlowerRecord, flatten_records, restore_records
+from server.recorder import ClientMemory
 
 log = logging.getLogger("fedappeal")
 
@@ -105,10 +106,8 @@ def read_memory(path: Path, server_round: int) -> _Remembered:
 
 
 @dataclass
-class SavedMemory:
+class SavedMemory(ClientMemory):
     """The clients' memory of a simulated run, in files.
-
-    As `server.recorder.ClientMemory`.
 
     Attributes:
         folder: the run's.

@@ -15,7 +15,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from server.build import check_settings, run_plugins
 from server.checkpoints import Checkpoint
-from server.recorder import Recorder, measurements
+from server.recorder import NO_MEMORY, ClientMemory, Recorder, measurements
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Hooks, RoundRecord, Setup
 from strategies.rounds.rounds import Rounds
@@ -32,7 +32,7 @@ class Clock:
         return self.now
 
 
-class Memory:
+class Memory(ClientMemory):
     """Notes what it is asked for; saving takes seconds."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
@@ -72,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def recorder(path: Path, memory: Memory | None, *, rounds: int = 100, durable: bool = False) -> Recorder:
+def recorder(path: Path, memory: ClientMemory, *, rounds: int = 100, durable: bool = False) -> Recorder:
     config, start = RunConfig(rounds=rounds), model(0, 0)
     folder = RunPlan.of(config, path).folder({})
     running = Rounds(check_settings(config).build())
@@ -101,7 +101,7 @@ def test_after_two_checkpoints_take_a_twentieth_of_the_time_and_are_a_second_apa
 
 
 def test_an_arrival_of_one_who_had_left_says_whether_it_returns(tmp_path: Path) -> None:
-    running = recorder(tmp_path, None)
+    running = recorder(tmp_path, NO_MEMORY)
     running.running.members.left = {"anna", "ben"}
     for name, left in (("anna", False), ("ben", True), ("cleo", False)):
         running.on_enrolled(Member(name, 7, left=left), 3)
@@ -113,7 +113,7 @@ def test_an_arrival_of_one_who_had_left_says_whether_it_returns(tmp_path: Path) 
 
 
 def test_a_durable_run_has_one_after_each_round(tmp_path: Path, clock: Clock) -> None:
-    assert rounds(recorder(tmp_path, None, durable=True), range(1, 4), clock, 0.01) == [1, 2, 3]
+    assert rounds(recorder(tmp_path, NO_MEMORY, durable=True), range(1, 4), clock, 0.01) == [1, 2, 3]
 
 
 def test_the_memory_is_saved_before_the_checkpoint_and_dropped_after_it(
@@ -148,14 +148,14 @@ def test_a_round_is_a_line_of_columns(tmp_path: Path, clock: Clock) -> None:
     record = RoundRecord(3, measured=told)
     columns = {"client-ids": ["b", "a"], "loss": [0.5, None], "accuracy": [0.75, 1.0], "appealed": [1, None]}
     assert measurements(record, "accuracy") == {"round": 3, **columns}
-    one = recorder(tmp_path, None)
+    one = recorder(tmp_path, NO_MEMORY)
     one.on_round_end(RoundRecord(2), ArrayRecord())
     one.on_round_end(record, ArrayRecord())
     assert Record(tmp_path).measurements == [{"round": 3, **columns}], "round 2 was not evaluated"
 
 
 def test_a_node_that_is_called_in_vain_is_recorded_ever_less_often(tmp_path: Path) -> None:
-    made = recorder(tmp_path / "run", None)
+    made = recorder(tmp_path / "run", NO_MEMORY)
     for times in range(1, 17):
         made.on_unavailable(7, times, 60.0, "not now")
     lines = Record(tmp_path / "run").events
@@ -167,7 +167,7 @@ def test_a_node_that_is_called_in_vain_is_recorded_ever_less_often(tmp_path: Pat
 def test_an_open_federation_is_recorded_unless_all_of_it_is_its_users_own(
     tmp_path: Path, kind: str, events: list[str]
 ) -> None:
-    made = recorder(tmp_path / "run", None)
+    made = recorder(tmp_path / "run", NO_MEMORY)
     made.folder.record(runtime={KIND: kind})
     made.on_open_federation()
     assert [line["event"] for line in Record(tmp_path / "run").events] == events
