@@ -22,7 +22,6 @@ from fedappeal.core.requirement import METRIC, RequirementKind
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.model import did_you_mean
 from fedappeal.settings.rounds import AUTO
-from fedappeal.settings.training import LearningRateSchedule
 from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
 from fedappeal.tasks.flower_app import FlowerApp, is_client_app
 from fedappeal.tasks.share import NONE
@@ -125,6 +124,11 @@ class Plugins:
         return any(policy.mandatory for policy in self.policies.values())
 
     @cached_property
+    def unbounded(self) -> str:
+        """Reason why one client's influence cannot be bounded; empty: it can."""
+        return self.strategy.unbounded or self.strategy.influence.lack(self.config, self.settings_of(self.strategy))
+
+    @cached_property
     def plugins(self) -> tuple[type[Plugin], ...]:
         """All plug-ins with settings of their own."""
         return self.strategy, *self.policies.values(), self.rule, self.requirement
@@ -204,16 +208,8 @@ class Plugins:
 
         A strategy's own local rule has no name by which a client could look for it: it comes with the strategy.
         """
-        resolved = {
-            STRATEGIES.kind: self.strategy,
-            LOCAL_RULES.kind: self.rule,
-            REQUIREMENTS.kind: self.requirement,
-            TASKS.kind: self.task,
-            MODELS.kind: self.model,
-            **self.policies,
-        }
         plugins = (
-            (registry.kind, name, resolved[name if registry is POLICIES else registry.kind])
+            (registry.kind, name, self.task if registry is TASKS else registry.find(name))
             for registry, name in self._plugin_names()
         )
         return [(kind, Provenance.of(name, plugin)) for kind, name, plugin in plugins if not is_ours(plugin)]
@@ -266,8 +262,7 @@ class Plugins:
         check_use(strategy, rule, config)
         strategy.check_run(config, self.settings_of(strategy))
         if self.given.strategy is None:  # only making it tells whether its settings go together
-            maker = partial(of_run, strategy, config, **config.part(LearningRateSchedule).model_dump())
-            make_checked(strategy, maker)
+            make_checked(strategy, self.build)
         self.unused_settings()
 
     def shared_settings(self) -> SharedSettings:

@@ -7,8 +7,9 @@ trained by one client in one round, and the run's other plug-ins are tried on a 
 
 import logging
 import tempfile
+import tomllib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,28 +36,14 @@ from fedappeal.tasks.task import Task
 from server.build import NO_OBJECTS, Objects, Plugins, run_plugins
 from strategies.rounds.round import RoundRecord
 
-CLIENTS, ROUNDS, BREAK = 3, 3, 2
+_SETTINGS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_TINY, _ONCE, _SMALL = (_SETTINGS[kind] for kind in ("tiny", "once", "small"))
+CONDITIONS: Sequence[Mapping[str, Any]] = _SETTINGS["conditions"]
+"""What a strategy has to stand."""
+CLIENTS, ROUNDS, BREAK = 3, _TINY["rounds"], 2
 """Most clients and rounds of a dry run, and the round after which one is broken off."""
-_TINY: dict[str, Any] = {
-    **{"unseen_clients": 0, "clients_per_round": 0, "min_clients": 0, "max_clients": 0, "out": ""},
-    **{"rounds": ROUNDS, "evaluate_every": 1, "mandatory_rounds": 1, "lr_warmup_rounds": 0, "byzantine_share": 0.0},
-    **{"initial_model": "", "resume": False, "schedule_rounds": 0},
-    **{"local_steps": 2, "local_epochs": 0, "batch_size": 4},
-}
 LARGE = 16 << 20
 """Bytes of a model above which it is trained once, in one round; all else is tried on a small one."""
-_ONCE: dict[str, Any] = {"clients": 1, "rounds": 1, "local_steps": 1}
-CONDITIONS: tuple[dict[str, Any], ...] = (
-    {},
-    {"clients_per_round": 2, "ask_on": False},
-    {"participation": "always+once"},
-    {"participation": "always+bernoulli"},
-    {"unseen_clients": 1, "local_steps": 3},
-    {"influence": "bounded"},
-)
-"""What a strategy has to stand: all clients, a sample, that some leave, come and go, only evaluate; bounds."""
-_SMALL = {"task": "synth", "model": "auto", "partition": "auto", "share": "auto", "initial_model": ""}
-"""Settings of a task whose data every machine has, and of its small model."""
 _NO_WEIGHT = 1e-9
 _FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "make", "reply", "train")
 """Methods one of which is meant where an error came through no line of the author's."""
@@ -201,10 +188,9 @@ class DryRun:
         Alike to 1e-6: one array a layer, side by side, broken off and continued. Others only have to run.
         """
         run = self._plugins()
-        strategy = run.strategy
-        unbounded = strategy.unbounded or strategy.influence.lack(self.config, run.settings_of(strategy))
         for more in CONDITIONS:
-            if (strategy.needs_everybody and "clients_per_round" in more) or (unbounded and "influence" in more):
+            needs_all = run.strategy.needs_everybody and "clients_per_round" in more
+            if needs_all or (run.unbounded and "influence" in more):
                 continue
             dry = replace(self, more=more)
             text, whole = ", ".join(f"{key} = {value}" for key, value in more.items()) or "all clients", dry.outcome()

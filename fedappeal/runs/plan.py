@@ -140,11 +140,13 @@ def deployed_plan(settings: Mapping[str, Any], data_dir: str = "", here: bool = 
     """
     plugins, note = run_plugins(RunConfig.parse(settings)), ""
     check_real(plugins.config)
+    config = plugins.config
     if INFLUENCE in settings:
         check_bounded(plugins)
+    elif reason := plugins.unbounded:
+        note = f"influence: off: one client can replace the model ({reason})"
     else:
-        plugins, note = bounded_by_default(plugins)
-    config = plugins.config
+        config = config.model_copy(update={INFLUENCE: BOUNDED})
     path = written = Path(config.out or new_path(config))
     if here:
         path = path.absolute()
@@ -152,10 +154,7 @@ def deployed_plan(settings: Mapping[str, Any], data_dir: str = "", here: bool = 
             config = config.model_copy(update={"initial_model": str(Path(config.initial_model).absolute())})
     else:
         config = config.model_copy(update={"out": str(path)})
-    plugins = replace(plugins, config=config)
-    plugins.check()
-    unused = tuple(plugins.unused_settings())
-    return RunPlan(plugins, path, data_dir=data_dir, note=note, unused=unused, written=written)
+    return replace(RunPlan.of(config, path, data_dir=data_dir), note=note, written=written)
 
 
 def unused_lines(plans: Sequence[RunPlan]) -> list[str]:
@@ -176,19 +175,8 @@ def check_bounded(run: Plugins) -> None:
     if run.config.influence != BOUNDED:
         return
     check_influence(run.strategy, run.config.influence, run.config.aggregation)
-    if lack := run.strategy.influence.lack(run.config, run.settings_of(run.strategy)):
-        raise ConfigError(lack)
-
-
-def bounded_by_default(run: Plugins) -> tuple[Plugins, str]:
-    """Return the run with bounded influence, or unchanged with a line why.
-
-    Bounded where its settings say nothing of bounds.
-    """
-    reason = run.strategy.unbounded or run.strategy.influence.lack(run.config, run.settings_of(run.strategy))
-    if reason:
-        return run, f"influence: off: one client can replace the model ({reason})"
-    return replace(run, config=run.config.model_copy(update={INFLUENCE: BOUNDED})), ""
+    if run.unbounded:
+        raise ConfigError(run.unbounded)
 
 
 def influence_line(run: Plugins) -> str:
