@@ -38,14 +38,15 @@ def end_with_parent(parent: int) -> None:
 
 
 def end_child(process: "Popen[Any]", seconds: float) -> None:
-    """End a child process by SIGTERM, after some seconds by SIGKILL."""
+    """End a child process by SIGTERM, after some seconds by SIGKILL, with the group that it leads."""
     from subprocess import TimeoutExpired
 
     process.terminate()
     try:
         process.wait(seconds)
     except TimeoutExpired:
-        process.kill()
+        leads = os.getpgid(process.pid) == process.pid
+        (os.killpg if leads else os.kill)(process.pid, signal.SIGKILL)
         process.wait()
 
 

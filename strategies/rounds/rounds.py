@@ -201,15 +201,8 @@ class Rounds:
     ) -> list[Addressed]:
         """Return one wave's TRAIN messages; ``config``: `settings_of`, ``ttl``: seconds."""
         rule = {} if self.setup.configured else {keys.LOCAL_RULE: rule_name(self.algorithm)}
-        settings = {
-            **rule,
-            **config,
-            **self.told(),
-            keys.SERVER_ROUND: round.number,
-            keys.MANDATORY: int(round.record.mandatory),
-        }
-        wave = self.algorithm.wave(round, members)
-        return train_messages(members, round.model, settings, wave, ttl, self.setup.flower)
+        instructions = self.algorithm.wave(round, members)
+        return train_messages(round, members, {**rule, **config, **self.told()}, instructions, ttl)
 
     def evaluate_messages(
         self, number: int, model: ArrayRecord, config: Mapping[str, Any], ttl: float

@@ -17,7 +17,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.settings.training import LocalTrainingSettings
 from server.build import check_settings
 from strategies.rounds.exchange.exchange import content_size
-from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.exchange.messages import evaluate_messages, train_messages
 from tests.docs.pages import DOCS, ROOT
 
@@ -101,13 +101,13 @@ def test_the_example_of_a_layout_hash_is_right() -> None:
 
 def test_groups_and_deadlines_are_as_the_page_has_them() -> None:
     from fedappeal.flower.messages import be_sender
-    from strategies.rounds.round import NOTHING
+    from strategies.rounds.round import NOTHING, Round, RoundRecord
 
     be_sender(1, 1, 1)
     member, model = Member("c", 5), ArrayRecord()
-    told = {keys.SERVER_ROUND: 3, keys.MANDATORY: 0}
-    ((_, train),) = train_messages([member], model, told, NOTHING, 12.5)
-    ((_, evaluate),) = evaluate_messages([member], model, told, 60.0)
+    round = Round(model, Members(), RoundRecord(3))
+    ((_, train),) = train_messages(round, [member], {}, NOTHING, 12.5)
+    ((_, evaluate),) = evaluate_messages([member], model, {keys.SERVER_ROUND: 3}, 60.0)
     assert (train.metadata.message_type, train.metadata.group_id, train.metadata.ttl) == ("train", "3", 12.5)
     assert (evaluate.metadata.message_type, evaluate.metadata.ttl) == ("evaluate", 60.0)
     assert content_size(train.content) < 2048

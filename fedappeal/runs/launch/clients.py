@@ -6,7 +6,6 @@ One process loads PyTorch and the data, and forks them.
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from fedappeal.record.lines import INITIAL
 from fedappeal.runs.plan import RunPlan
 from fedappeal.system.files import private_folder, private_log
 from fedappeal.system.plain_files import last_line
-from fedappeal.system.process_end import end_with_parent
+from fedappeal.system.process_end import end_child, end_with_parent
 
 
 class ClientsEnded(RuntimeError):
@@ -129,13 +128,7 @@ class ClientProcesses:
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-        process.terminate()
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end_child(process, timeout)
 
     def _write(self, line: str) -> None:
         assert self._process is not None

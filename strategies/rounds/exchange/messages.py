@@ -9,39 +9,32 @@ from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.exchange import Addressed
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.flower_keywords import FlowerKeywords
-from strategies.rounds.round import Instructions
+from strategies.rounds.round import Instructions, Round
 
 OUR_NAMES = FlowerKeywords()
 """The names of records where an author gives none."""
 
 
 def train_messages(
-    members: Sequence[Member],
-    arrays: ArrayRecord,
-    config: Mapping[str, Scalar],
-    instructions: Instructions,
-    ttl: float,
-    names: FlowerKeywords = OUR_NAMES,
+    round: Round, members: Sequence[Member], config: Mapping[str, Scalar], instructions: Instructions, ttl: float
 ) -> list[Addressed]:
     """Return one TRAIN message for each client.
 
     Args:
+        round: the round, with the global model.
         members: the clients.
-        arrays: the global model.
         config: general settings; those of the instructions count before them, but for the round's own keys.
         instructions: what the strategy tells.
         ttl: seconds until the deadline.
-        names: of the records.
     """
-    last = {key: config[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
-    to_all = {**config, **instructions.all, **last}
-    model, told = names.arrayrecord_key, names.configrecord_key
-    shared = RecordDict({model: arrays, **instructions.records, told: ConfigRecord(dict(to_all))})
+    of_round = {keys.SERVER_ROUND: round.number, keys.MANDATORY: int(round.record.mandatory)}
+    to_all = {**config, **of_round, **instructions.all, **of_round}
+    model, told = round.flower.arrayrecord_key, round.flower.configrecord_key
+    shared = RecordDict({model: round.model, **instructions.records, told: ConfigRecord(dict(to_all))})
     messages = []
     for member in members:
-        to_one = instructions.each.get(member.client_id)
         content = shared.copy()
-        if to_one:
+        if to_one := instructions.each.get(member.client_id):
             content[told] = ConfigRecord({**to_all, **to_one})
         messages.append((member, _message(member, MessageType.TRAIN, content, to_all, ttl)))
     return messages
