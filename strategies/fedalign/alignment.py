@@ -116,6 +116,15 @@ class Statement(NamedTuple):
     examples: int
 
 
+def loss_of(claims: Sequence[Statement]) -> float | None:
+    """Return F(w) of what the priority clients say.
+
+    None where none says anything.
+    """
+    ordered = sorted(claims)  # who answers first must not decide a comparison, not even by a rounding
+    return priority_loss([c.loss for c in ordered], [c.examples for c in ordered]) if claims else None
+
+
 def without_outliers(claims: Sequence[Statement], factor: float) -> list[Statement]:
     """Return statements, each loss and number of examples near the cohort's lower medians.
 
@@ -177,9 +186,7 @@ class AlignedSum:
 
         It is bounded where influence is. None where they say nothing.
         """
-        claims = claims if self.outlier is None else without_outliers(claims, self.outlier)
-        ordered = sorted(claims)  # who answers first must not decide a comparison, not even by a rounding
-        return priority_loss([c.loss for c in ordered], [c.examples for c in ordered]) if claims else None
+        return loss_of(claims if self.outlier is None else without_outliers(claims, self.outlier))
 
     def add_priority(self, arrays: Model, claim: Statement) -> None:
         """Take in a priority client's update.
