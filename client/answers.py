@@ -29,18 +29,48 @@ from client.state.own_key import proof_of
 from client.state.preferred import record_name
 from client.state.signs import note_training
 from client.terms import rule_of
-from fedappeal.core.algorithm import ClientSide, check_use, personal_of, priority_of, reports
+from fedappeal.core.algorithm import ClientSide, PersonalModels, check_use, personal_of, priority_of, reports
+from fedappeal.core.plugins import Allowed
 from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import UNMEASURED, Evaluation, Measured, MeasuredOnce, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, Layout, model_of
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.settings.rounds import MOST_ROUNDS
 from fedappeal.system import versions
 
 log = logging.getLogger("fedappeal.client")
 AWAY = "its policy was away: it did not look at the model"
+
+
+def values_of(record: ConfigRecord) -> Mapping[str, Any]:
+    """Return a record as a dict: a record takes several times as long to read."""
+    return dict(record.items())
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What an EVALUATE asks besides the model: the same of clients with equal settings.
+
+    Attributes:
+        algorithm: the strategy that it names.
+        personal: how that one's clients use a model.
+        tuning_steps: steps before a judgement.
+    """
+
+    algorithm: ClientSide
+    personal: PersonalModels
+    tuning_steps: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], run: RunConfig, strategy: ClientSide, allowed: Allowed) -> "Examination":
+        """Return the examination of a message; arguments and errors as of `named_strategy`."""
+        named = keys.STRATEGY in config
+        algorithm = named_strategy(run, strategy, allowed, config)[0] if named else NO_STRATEGY
+        personal = personal_of(algorithm)
+        steps = run.tuning_steps if (of_strategy := personal.tuning_steps()) is None else of_strategy
+        return cls(algorithm, personal, int(config.get(keys.TUNING_STEPS, steps)))
 
 
 @dataclass(frozen=True)
@@ -50,12 +80,16 @@ class Question:
     Attributes:
         message: the message.
         context: of the client.
-        unpack: returns a model's arrays by name and its content hash; remembers those of the latest.
+        unpack: returns a model's arrays by name and its content hash.
+        values: `values_of`, or what remembers the latest.
+        examination: `Examination.of`, or what remembers the latest.
     """
 
     message: Message
     context: Context
     unpack: Callable[[ArrayRecord, Layout], tuple[Arrays, str]]
+    values: Callable[[ConfigRecord], Mapping[str, Any]] = values_of
+    examination: Callable[[Mapping[str, Any], RunConfig, ClientSide, Allowed], Examination] = Examination.of
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -67,7 +101,7 @@ class Question:
         config = self.message.content.get(keys.CONFIG)
         if not isinstance(config, ConfigRecord):
             raise ConfigError(f"message has no ConfigRecord '{keys.CONFIG}'")
-        return dict(config.items())  # a record takes several times as long to read
+        return self.values(config)
 
     @property
     def run_key(self) -> str:
@@ -145,7 +179,7 @@ def enrol(client: Participant, question: Question) -> Outcome:
             "task and partition settings must be the same"
         )
     if keys.STRATEGY in config:
-        named_strategy(client, config)  # its settings are the same here and there
+        named_strategy(client.config, client.strategy, client.terms.allowed, config)  # settings as here
     client.discloses.check_run(config)
     if config.get(keys.NEEDS_TRAIN_SPLIT, 0):
         check_offered(learner, f"strategy = '{client.config.strategy}'", SPLITS)
@@ -186,7 +220,7 @@ def train(client: Participant, question: Question) -> Outcome:
         ConfigError: what is asked for is not allowed, or cannot be done here.
     """
     config, run_key = question.config, question.run_key
-    algorithm, instructions = named_strategy(client, config)
+    algorithm, instructions = named_strategy(client.config, client.strategy, client.terms.allowed, config)
     client.discloses.check(algorithm.needs_losses, algorithm.needs_weight, algorithm.needs_appeal)
     server_round = question.server_round(missing=-1)
 
@@ -272,7 +306,8 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     config, learner, run_key = question.config, client.learner, question.run_key
     server_round, run = question.server_round(), client.config
     split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
-    client.discloses.check(train_split=split in (keys.TRAIN_SPLIT, keys.HELD_OUT_SPLIT))
+    if split in (keys.TRAIN_SPLIT, keys.HELD_OUT_SPLIT):
+        client.discloses.check(train_split=True)
     shared, model = question.model(client)
     sent, arrays = Sent(model, server_round), client.complete(shared, run_key, server_round + 1)
     try:
@@ -280,19 +315,18 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     except NotReady as error:
         return Outcome(EVALUATED, str(error), told={keys.NUM_EXAMPLES: learner.examples(split)})
 
-    algorithm = named_strategy(client, config)[0] if keys.STRATEGY in config else NO_STRATEGY
-    personal = personal_of(algorithm)
-    steps = run.tuning_steps if (of_strategy := personal.tuning_steps()) is None else of_strategy
-    steps = int(config.get(keys.TUNING_STEPS, steps))
+    asked = question.examination(config, run, client.strategy, client.terms.allowed)
+    personal, steps = asked.personal, asked.tuning_steps
     survey = keys.STRATEGY not in config and split != keys.TEST_SPLIT  # of the model as it is sent
     use: Way = None
     worth: Evaluation | None = None
     if not survey:
-        use, worth = _use(client, algorithm, arrays, sent, run_key, server_round + 1)
+        use, worth = _use(client, asked.algorithm, arrays, sent, run_key, server_round + 1)
     tuning = None if survey else client.tuning_before(steps)
 
     judge = partial(client.judge, arrays, sent)
-    measured, on_test = judge(split, tuning), judge(keys.TEST_SPLIT, use or tuning)
+    measured = judge(split, tuning)
+    on_test = measured if split == keys.TEST_SPLIT and use is None else judge(keys.TEST_SPLIT, use or tuning)
     metric, appealed = measured.metric, requirement.met(on_test)
     scores = {metric.name: measured.score}
     told = {

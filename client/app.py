@@ -4,13 +4,12 @@ The same code runs in the long-lived process, under a stock ``flower-supernode``
 """
 
 from collections.abc import Callable
-from functools import partial
 
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from client import answers
-from client.answers import Question
+from client.answers import Examination, Question, values_of
 from client.approval import held_back
 from client.data.refused import OwnDataRefused
 from client.outcome import Outcome
@@ -30,7 +29,8 @@ class Clients:
 
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
-        self._unpacked = LastResult(lambda record, layout: (layout.unpack(record), content_hash(record)))
+        unpack = LastResult(lambda record, layout: (layout.unpack(record), content_hash(record)))
+        self._latest = unpack, LastResult(values_of), LastResult(Examination.of)
 
     def __reduce__(self) -> str:
         """Pickle as the process's own: Flower's simulation sends the app with each message.
@@ -48,7 +48,7 @@ class Clients:
         Raises:
             ConfigError: it cannot be answered; one line for the server.
         """
-        question = Question(message, context, self._unpacked)
+        question = Question(message, context, *self._latest)
         kind = message.metadata.message_type.removesuffix(".default")
         asks = context.node_config.get("approve", ANY) != ANY
         if asks and (outcome := held_back(node_of(context.node_config), question, kind)) is not None:
@@ -75,14 +75,15 @@ class Clients:
 
 def app_of(answer: Answer) -> ClientApp:
     """Return a ClientApp that replies what its clients answer."""
-    app, reply = ClientApp(), partial(_reply, answer)
+    app, reply = ClientApp(), replying(answer)
     for register in (app.query, app.train, app.evaluate):
         register()(reply)
     return app
 
 
-def _reply(answer: Answer, message: Message, context: Context) -> Message:
-    return answer(message, context).reply(message)
+def replying(answer: Answer) -> Callable[[Message, Context], Message]:
+    """Return a function that replies what its clients answer, to messages of any kind."""
+    return lambda message, context: answer(message, context).reply(message)
 
 
 learners = TaskLearners()

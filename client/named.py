@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
-from client.participant import Participant
 from fedappeal.core.algorithm import ClientSide, of_run, reports
 from fedappeal.core.plugins import Allowed, Provenance, parse_section
 from fedappeal.core.registry import REGISTRIES, STRATEGIES
 from fedappeal.protocol import keys
-from fedappeal.settings.config import ConfigError, Scalar, section
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
 from fedappeal.tasks import MODELS, TASKS
 
 _FIND: dict[str, Callable[[str, Allowed], object]] = {registry.kind: registry.load for registry in REGISTRIES}
@@ -37,29 +36,32 @@ def check_plugins(lines: str, allowed: Allowed) -> None:
             raise ConfigError(f"{kind} differs: this client has {installed}, the run {of_run}")
 
 
-def named_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[ClientSide, Mapping[str, Scalar]]:
+def named_strategy(
+    run: RunConfig, expected: ClientSide, allowed: Allowed, config: Mapping[str, Scalar]
+) -> tuple[ClientSide, Mapping[str, Scalar]]:
     """Return the strategy that a message names, and what it tells about it.
 
     Where the run's own settings name the strategy, the message has to agree with them: what a client reports under
     one strategy could tell, beside what it reports under another, what it keeps to itself.
 
     Args:
-        participant: the client.
+        run: the run's settings.
+        expected: the client's strategy, which these name.
+        allowed: what its owner allows.
         config: of the message.
 
     Raises:
         ConfigError: for another strategy or other settings than the run's; where the owner does not allow it.
     """
-    name, run = str(config.get(keys.STRATEGY, "")), participant.config
+    name = str(config.get(keys.STRATEGY, ""))
     sent = section(config, name)
     if "strategy" not in run.model_fields_set:
         if not name:
             return NO_STRATEGY, {}
-        kind = STRATEGIES.load(name, participant.node.allowed)
-        allowed = set(kind.Settings.keys())
-        algorithm = of_run(kind, run.with_plugins((f"{name}.{key}", sent[key]) for key in sent if key in allowed))
+        kind = STRATEGIES.load(name, allowed)
+        known = set(kind.Settings.keys())
+        algorithm = of_run(kind, run.with_plugins((f"{name}.{key}", sent[key]) for key in sent if key in known))
         return algorithm, {**algorithm.settings.as_config(), **sent}
-    expected = participant.strategy
     if not name and not reports(expected) and expected.LocalRule is None:
         return NO_STRATEGY, {}
     if name != expected.name:

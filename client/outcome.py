@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from client.state.activity import Judged
 from fedappeal.core.requirement import Measured, Requirement
+from fedappeal.flower.messages import reply_of_numbers
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 
@@ -50,5 +51,7 @@ class Outcome:
         """Return the reply to a message."""
         if self.replied is not None:
             return self.replied
+        if self.told is not None and not self.records:
+            return reply_of_numbers(keys.METRICS, self.told, message)
         told = {} if self.told is None else {keys.METRICS: MetricRecord(dict(self.told))}
         return Message(RecordDict({**told, **self.records}), reply_to=message)

@@ -330,7 +330,7 @@ class Participant:
                 judged = self.learner.judged_parts if self.chooses else (self.learner.judged_split,)
                 splits = list(dict.fromkeys((split, keys.TEST_SPLIT, *judged)))
         for one in splits:
-            self.measured[key._replace(split=one)] = learner.measure(arrays, one, sent)
+            self.measured[Measurement(of, one, learner.precision, name)] = learner.measure(arrays, one, sent)
         evaluation = self.measured[key]
         if self._trained:  # with arrays from before that training: a later question has others of its own
             self.measured = {}

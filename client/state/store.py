@@ -242,7 +242,8 @@ class ContextStore:
     def read(self, name: str) -> StoredRecord | None:
         """Return the record of that name, or None."""
         # Not by `config_records`, which copies all that there is.
-        record, arrays = self._state.get(name), self._state.get(f"{name}.arrays", _NO_ARRAYS)
+        record, of_arrays = self._state.get(name), f"{name}.arrays"
+        arrays = self._state[of_arrays] if of_arrays in self._state else _NO_ARRAYS
         if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             return None
         if (decoded := self._decoded.get(name)) is None or decoded[0] is not record or decoded[1] is not arrays:

@@ -6,6 +6,7 @@ of each its sender, type and unit.
 
 import re
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 
 PROTOCOL = 4
 """Version of the wire protocol. Clients of another one decline."""
@@ -141,6 +142,7 @@ CLIENT_IDS = "1 to 64 letters, digits, '.', '_' and '-', not beginning with '.' 
 _RUN_KEY = re.compile(r"[\w.-]{0,64}", re.ASCII)
 
 
+@lru_cache(maxsize=4)
 def is_run_key(text: str) -> bool:
     """Whether a text is a valid run key, which becomes part of file names.
 

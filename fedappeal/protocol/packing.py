@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedappeal.protocol import keys
 
 if TYPE_CHECKING:
-    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 
 Sums = Mapping[str, NDArray[np.floating]]
@@ -275,22 +275,23 @@ def content_size(content: "RecordDict", sizes: dict[int, int] | None = None) -> 
         content: the records.
         sizes: sizes of records already measured, by identity (one model goes to many clients).
     """
-    from flwr.app import ArrayRecord, MetricRecord
-
     sizes = {} if sizes is None else sizes
     total = 0
     for name, record in content.items():
         if id(record) not in sizes:
-            if isinstance(record, ArrayRecord):
-                sizes[id(record)] = content_bytes(record) + sum(
-                    len(key) + len(array.dtype) for key, array in record.items()
-                )
-            elif isinstance(record, MetricRecord):
-                sizes[id(record)] = _metrics_size(record)
-            else:
-                sizes[id(record)] = len(record.deflate())
+            sizes[id(record)] = _record_size(record)
         total += len(name) + sizes[id(record)]
     return total
+
+
+def _record_size(record: "ArrayRecord | MetricRecord | ConfigRecord") -> int:
+    from flwr.app import ArrayRecord, MetricRecord
+
+    if isinstance(record, MetricRecord):
+        return _metrics_size(record)
+    if isinstance(record, ArrayRecord):
+        return content_bytes(record) + sum(len(key) + len(array.dtype) for key, array in record.items())
+    return len(record.deflate())
 
 
 def _metrics_size(record: "MetricRecord") -> int:
@@ -298,13 +299,16 @@ def _metrics_size(record: "MetricRecord") -> int:
 
     Floats take as much whatever they are, other numbers by their value.
     """
-    if len(record) > MOST_METRICS or any(isinstance(v, list) or len(k) > LONGEST_KEY for k, v in record.items()):
+    names, values = tuple(record.keys()), record.values()
+    kinds = tuple(map(type, values))
+    if len(names) > MOST_METRICS or {*kinds} - {int, float} or max(map(len, names), default=0) > LONGEST_KEY:
         return len(record.deflate())
-    return _size_of_form(tuple((k, type(v), 0 if type(v) is float else v) for k, v in record.items()))
+    return _size_of_form(names, kinds, tuple([0 if type(value) is float else value for value in values]))
 
 
 @lru_cache(maxsize=4096)
-def _size_of_form(form: tuple[tuple[str, type, float], ...]) -> int:
+def _size_of_form(names: tuple[str, ...], kinds: tuple[type, ...], values: tuple[float, ...]) -> int:
     from flwr.app import MetricRecord
 
+    form = zip(names, kinds, values, strict=True)
     return len(MetricRecord({key: kind(value) for key, kind, value in form}).deflate())

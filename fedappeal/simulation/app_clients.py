@@ -1,9 +1,6 @@
 """The virtual clients of a Flower app."""
 
-from typing import cast
-
 from flwr.app import Context, RecordDict
-from flwr.clientapp import ClientApp
 
 from client.app_learner import Names, Offers
 from client.volunteer import AppClients, VolunteerApp
@@ -41,4 +38,4 @@ def app_clients(task: FlowerApp, config: RunConfig, folder: RunFolder) -> InProc
         node: dict[str, Scalar] = {"partition-id": client, "num-partitions": total}
         return Context(RUN, FIRST_NODE + client, node, RecordDict(), dict(task.config))
 
-    return InProcessGrid(cast(ClientApp, volunteers), total, context)
+    return InProcessGrid(volunteers, total, context)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from client.app import Clients, app_of
+from client.app import Clients, replying
 from client.data.cache import Cache
 from client.participant import Participant
 from client.roster import Participants
@@ -112,19 +111,23 @@ class VirtualClients(Grid):
 
 
 class InProcessGrid(VirtualClients):
-    """Virtual clients behind one ClientApp.
+    """Virtual clients behind one ClientApp, or what a ClientApp would call.
 
     A reply is made when it is pulled: no more replies are held than the round loop asks for, and the few of clients
     that were trained in the same batch.
     """
 
     def __init__(
-        self, app: ClientApp, clients: int, context: Callable[[int], Context], scheduler: ClientQueue | None = None
+        self,
+        app: Callable[[Message, Context], Message],
+        clients: int,
+        context: Callable[[int], Context],
+        scheduler: ClientQueue | None = None,
     ) -> None:
         """Begin without contexts and messages.
 
         Args:
-            app: the ClientApp.
+            app: makes a client's reply.
             clients: their number.
             context: makes the context of client 0..clients-1.
             scheduler: runs clients at once; None: one after another.
@@ -235,5 +238,5 @@ def clients_here(
         learners = TaskLearners(scheduler, pool.client, cache)
         participants = Participants(learners, kind_of(config, kind), contexts.store)
         answer = Clients(participants)
-        app = app_of(Liars(answer, participants, config) if config.byzantine_share else answer)
+        app = replying(Liars(answer, participants, config) if config.byzantine_share else answer)
         yield InProcessGrid(app, contexts.clients, contexts.of, scheduler), participants

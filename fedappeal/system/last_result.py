@@ -1,6 +1,7 @@
 """A function that remembers its latest result: a process's clients are sent the same objects one after another."""
 
 from collections.abc import Callable
+from operator import is_
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -16,6 +17,6 @@ class LastResult(Generic[T]):
     def __call__(self, *arguments: object) -> T:
         """Return the function's result."""
         latest = self._latest  # read once: another thread may replace it
-        if latest is None or any(now is not then for now, then in zip(arguments, latest[0], strict=True)):
+        if latest is None or not all(map(is_, arguments, latest[0])):
             latest = self._latest = arguments, self._function(*arguments)
         return latest[1]

@@ -12,6 +12,7 @@ nothing, every `FREE_EVERY`-th round is free, and what clients decide in it is t
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from fedappeal.protocol import keys
@@ -88,8 +89,8 @@ class Asking:
             clients: of the run that have not left.
             left: those that have left.
         """
-        firsts = ([answer[key] for key in _EVIDENCE if key in answer][:1] for answer in answers)
-        appeals = [float(appeal) for first in firsts for appeal in first]
+        firsts = (answer[key] for answer in answers for key in islice(filter(answer.__contains__, _EVIDENCE), 1))
+        appeals = [float(appeal) for appeal in firsts]
         self.silent = not appeals
         if appeals:
             self._pool(sum(appeal > 0 for appeal in appeals), len(appeals), clients, left)

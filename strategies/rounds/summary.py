@@ -74,12 +74,14 @@ def incomplete(
         others: names of the task's further metrics.
     """
     reporting, counts = Counter[str](), Counter[str]()
+    columns = {name: column(name) for name in (metric.name, *others)}
     for member, metrics in replies:
         prefix = "" if member.role == SEEN else "unseen_"
         reporting[prefix] += keys.LOSS in metrics or metric.name in metrics
-        counts.update(prefix + column(name) for name in (metric.name, *others) if name in metrics)
-    columns = [(prefix + column(name), n) for name in (metric.name, *others) for prefix, n in reporting.items()]
-    return {f"{name}_clients": counts[name] for name, expected in columns if 0 < counts[name] < expected}
+        for name, of_history in columns.items():
+            counts[prefix + of_history] += name in metrics
+    expected = {prefix + of_history: n for of_history in columns.values() for prefix, n in reporting.items()}
+    return {f"{name}_clients": counts[name] for name, clients in expected.items() if 0 < counts[name] < clients}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -121,8 +121,9 @@ def test_a_run_that_names_no_strategy_leaves_it_to_the_message() -> None:
     assert weighted[keys.ARRAYS] == plain[keys.ARRAYS]
     assert weighted == ask(changed(CONFIG, tuning_steps=3))
     participant = node.participants.of(node.context)
+    told_by_message: dict[str, Scalar] = {keys.STRATEGY: "maxfl", "maxfl.tuning-steps": 3, "maxfl.word": "x"}
     algorithm, told = named_strategy(
-        participant, {keys.STRATEGY: "maxfl", "maxfl.tuning-steps": 3, "maxfl.word": "x"}
+        participant.config, participant.strategy, participant.node.allowed, told_by_message
     )
     assert (algorithm.name, personal_of(algorithm).tuning_steps()) == ("maxfl", 3)
     assert dict(told) == {

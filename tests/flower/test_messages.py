@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.server.superlink.linkstate.utils import (
@@ -87,6 +87,51 @@ def test_an_error_reply_says_what_failed() -> None:
     raised = messages.error_reply("no data", ask())
     assert (raised.error.code, raised.error.reason) == (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "no data")
     assert raised.metadata.reply_to_message_id == "m"
+
+
+def state_of(message: Message) -> dict[str, object]:
+    """All that Flower keeps of a message, but its times and the checks of its records."""
+    whole = vars(message) | {"_metadata": vars(message.metadata), "_content": dict(message.content)}
+    assert {type(record) for record in message.content.values()} <= {ArrayRecord, ConfigRecord, MetricRecord}
+    whole["_metadata"] = {k: v for k, v in vars(message.metadata).items() if k not in ("_created_at", "_ttl")}
+    return whole
+
+
+def test_a_copy_for_another_node_is_as_flower_makes_it() -> None:
+    content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"round": 3})})
+    first, other = (Message(content, node, "evaluate", ttl=60.0, group_id="3") for node in (5, 6))
+    copy = messages.readdressed(first, 6)
+    assert state_of(copy) == state_of(other)
+    assert vars(copy).keys() == vars(other).keys()
+    assert vars(copy.content).keys() == vars(other.content).keys()
+    messages.set_message_id(copy, "m")
+    copy.content["config"] = ConfigRecord()
+    assert state_of(first) == state_of(Message(content, 5, "evaluate", ttl=60.0, group_id="3"))
+    assert dict(first.content["config"]) == {"round": 3}
+
+
+@pytest.mark.parametrize("numbers", [{"loss": 0.5, "num-examples": 7}, {"losses": [0.5, 1.0]}, {}])
+def test_a_reply_of_numbers_is_as_flower_makes_it(numbers: dict[str, float | list[float]]) -> None:
+    asked = ask("evaluate")
+    mine = messages.reply_of_numbers("metrics", numbers, asked)
+    flowers = Message(RecordDict({"metrics": MetricRecord(dict(numbers))}), reply_to=asked)
+    assert state_of(mine) == state_of(flowers)
+    assert vars(mine).keys() == vars(flowers).keys()
+    assert mine.metadata.created_at == pytest.approx(flowers.metadata.created_at, abs=5.0)
+    assert mine.metadata.created_at + mine.metadata.ttl == pytest.approx(
+        flowers.metadata.created_at + flowers.metadata.ttl
+    )
+    for made, by_flower in ((mine.content, flowers.content), (mine.content["metrics"], flowers.content["metrics"])):
+        assert vars(made).keys() == vars(by_flower).keys()
+        assert made.object_id == by_flower.object_id
+        with pytest.raises(TypeError):
+            made["text"] = "none"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("numbers", [{"loss": "low"}, {"met": True}, {7: 0.5}, {"losses": [0.5, "low"]}])
+def test_what_flower_does_not_allow_in_a_reply_is_refused(numbers: dict[str, float]) -> None:
+    with pytest.raises(TypeError):
+        messages.reply_of_numbers("metrics", numbers, ask("evaluate"))
 
 
 def test_a_message_has_the_id_that_it_was_given_and_comes_from_this_process() -> None:

@@ -113,7 +113,7 @@ class ClientQueue(Arithmetic):
             # Weak: what has begun is no part of a cycle that Python would find.
             client = self._free.pop() if self._free else greenlet(partial(ClientQueue._run, proxy(self)))
             client.gr_context = Context()  # NumPy's handling of errors is in it
-            self._resume(name, client, partial(client.switch, name))
+            self._resume(name, client, client.switch, name)
 
     def _run_on(self, clients: Sequence[str]) -> None:
         """Answer clients' requests, and resume the clients."""
@@ -128,15 +128,15 @@ class ClientQueue(Arithmetic):
         for name, result in zip(asked, self._answers(list(asked.values())), strict=True):
             client, _ = self._halted.pop(name)
             step = client.throw if isinstance(result, Exception) else client.switch
-            self._resume(name, client, partial(step, result))
+            self._resume(name, client, step, result)
 
     def _measuring(self) -> dict[str, Request]:
         """Return the requests of clients that wait for a measurement, by client."""
         return {name: request for name, (_, request) in self._halted.items() if isinstance(request, EvaluateRequest)}
 
-    def _resume(self, name: str, client: greenlet, step: Callable[[], Any]) -> None:
-        """Resume a client to its end or its next request."""
-        if (request := step()) is None:
+    def _resume(self, name: str, client: greenlet, step: Callable[[Any], Any], value: Any) -> None:
+        """Resume a client, by a step that brings it a value, to its end or its next request."""
+        if (request := step(value)) is None:
             self._free.append(client)
         else:
             self._halted[name] = (client, request)
@@ -220,7 +220,8 @@ class BatchScheduler(ClientQueue):
         """
         groups: dict[object, list[int]] = {}
         for i, request in enumerate(requests):
-            groups.setdefault((request.group, self._size(request)), []).append(i)
+            measures = isinstance(request, EvaluateRequest)
+            groups.setdefault(request.group if measures else (request.group, self._size(request)), []).append(i)
         slices: list[list[int]] = []
         for members in groups.values():
             measures = isinstance(requests[members[0]], EvaluateRequest)

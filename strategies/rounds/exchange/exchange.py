@@ -142,7 +142,7 @@ class Exchange:
 
     def _ask(self, waves: Iterator[Sequence[Addressed]], missing: int) -> bool:
         """Push the messages of waves that are due; return whether some client has not answered yet."""
-        expected = len(self._left) if self._awaited_ids() else 0
+        expected = len(self._left) if any(map(self._waits_for, self._left.values())) else 0
         while missing > expected and self._seconds_left > 0 and (messages := next(waves, ())):
             reached = self._send(messages)
             if any(map(self._waits_for, reached)):

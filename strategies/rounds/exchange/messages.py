@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
+from fedappeal.flower.messages import readdressed
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.exchange import Addressed
@@ -49,7 +50,8 @@ def evaluate_messages(
 ) -> list[Addressed]:
     """Return one EVALUATE message for each client; ``config``: theirs, ``ttl``: seconds; names as in TRAIN."""
     content = RecordDict({names.arrayrecord_key: arrays, names.configrecord_key: ConfigRecord(dict(config))})
-    return [(m, _message(m, MessageType.EVALUATE, content.copy(), config, ttl)) for m in members]
+    first = [_message(member, MessageType.EVALUATE, content, config, ttl) for member in members[:1]]
+    return [(member, readdressed(first[0], member.node_id)) for member in members]
 
 
 def _message(member: Member, kind: str, content: RecordDict, config: Mapping[str, Scalar], ttl: float) -> Message:

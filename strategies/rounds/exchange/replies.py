@@ -1,9 +1,9 @@
 """The checks of clients' replies, each before the server uses it."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
@@ -18,6 +18,7 @@ from strategies.rounds.reply import NoAnswer, NotFinite, Refused, unexpected_err
 from strategies.rounds.round import Reply, claim
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+P, T = ParamSpec("P"), TypeVar("T")
 
 MOST_IN_LIST = 1000
 """Numbers of a list among an app's metrics; and numbers beside lists, that no one here has named."""
@@ -143,18 +144,22 @@ def _data_problem(value: object) -> DataProblem:
         raise Refused(f"{keys.DATA_REFUSED} = {str(value)[:40]!r} is not allowed: {allowed}") from None
 
 
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Refuse a reply whatever its reading raises: it is one client's."""
-    try:
-        yield
-    except Refused:
-        raise
-    except Exception as error:
-        raise Refused(unexpected_error(error)) from error
+def _refusing(read: Callable[P, T]) -> Callable[P, T]:
+    """Return a reader that refuses a reply whatever its reading raises: it is one client's."""
+
+    @wraps(read)
+    def refusing(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return read(*arguments, **named)
+        except Refused:
+            raise
+        except Exception as error:
+            raise Refused(unexpected_error(error)) from error
+
+    return refusing
 
 
-@_refusing()
+@_refusing
 def read_train(
     member: Member, message: Message, also: Iterable[str] = (), weighted_by: str = keys.NUM_EXAMPLES
 ) -> Reply:
@@ -183,7 +188,7 @@ def read_train(
     return Reply(member, decision, _num_examples(metrics, weighted_by), metrics, arrays, records)
 
 
-@_refusing()
+@_refusing
 def read_evaluate(message: Message, metric: Metric = ACCURACY, others: Iterable[str] = ()) -> dict[str, Any]:
     """Check a reply to EVALUATE.
 
@@ -219,7 +224,7 @@ def _info(message: Message) -> ConfigRecord:
     return ConfigRecord() if record is None else record
 
 
-@_refusing()
+@_refusing
 def read_client_id(message: Message) -> str:
     """Return the client-id of an answer to the roll call.
 
@@ -233,7 +238,7 @@ def read_client_id(message: Message) -> str:
     return client
 
 
-@_refusing()
+@_refusing
 def read_roll_call(message: Message) -> Member:
     """Check a reply to the roll call.
 
