@@ -243,7 +243,9 @@ class ContextStore:
         """Return the record of that name, or None."""
         # Not by `config_records`, which copies all that there is.
         record, of_arrays = self._state.get(name), f"{name}.arrays"
-        arrays = self._state[of_arrays] if of_arrays in self._state else _NO_ARRAYS
+        arrays: object = _NO_ARRAYS
+        if of_arrays in self._state:  # most have none, and `get` would raise and catch an error for each
+            arrays = self._state[of_arrays]
         if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             return None
         if (decoded := self._decoded.get(name)) is None or decoded[0] is not record or decoded[1] is not arrays:

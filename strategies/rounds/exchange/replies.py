@@ -18,7 +18,8 @@ from strategies.rounds.reply import NoAnswer, NotFinite, Refused, unexpected_err
 from strategies.rounds.round import Reply, claim
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_IN_LIST = 1000
 """Numbers of a list among an app's metrics; and numbers beside lists, that no one here has named."""
