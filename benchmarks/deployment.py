@@ -56,10 +56,10 @@ def stock(words: str, rounds: int) -> Figures:
 ROWS = {
     f"deployment/{name}": BenchRow(
         {
-            "long-lived clients": partial(command, f"local {_FMNIST} --evaluate-every {every} --no-report"),
-            "stock SuperNodes": partial(stock, f"{_FMNIST} --evaluate-every {every}"),
+            "long-lived-clients": partial(command, f"local {_FMNIST} --evaluate-every {every} --no-report"),
+            "stock-supernodes": partial(stock, f"{_FMNIST} --evaluate-every {every}"),
         },
-        "long-lived clients",
+        "long-lived-clients",
         "s",
         rounds=8,
     )

@@ -53,9 +53,9 @@ class Attack(NamedTuple):
     claim: float = 0.0
 
     @property
-    def title(self) -> str:
-        """The attack in words."""
-        return self.update + f" ({self.record})" * bool(self.record) + f", claims {self.claim:g}" * bool(self.claim)
+    def key(self) -> str:
+        """The attack's key in figures: ``known-claims-1.95``."""
+        return "-".join(filter(None, (self.update, self.record, f"claims-{self.claim:g}" * bool(self.claim))))
 
 
 def claims_of(strategy: str) -> tuple[str, Sequence[float]]:
@@ -259,15 +259,15 @@ def attack_losses(strategy: str, data: str, attackers: int, seeds: range, rounds
     figures: dict[str, float] = {}
     for influence, update in (("bounded", WITHOUT), ("bounded", CLEAN), ("off", CLEAN)):
         run(influence, Attack(update), seeds)
-        figures[update if influence == "bounded" else f"{update}, off"] = fmean(scores[influence, Attack(update)])
+        figures[update if influence == "bounded" else f"{update}-off"] = fmean(scores[influence, Attack(update)])
     lost = {("off", Attack("flip")): run("off", Attack("flip"), seeds)}
     tried = {attack: run("bounded", attack, seeds[:TRIED]) for attack in attacks(strategy)}
     for attack in sorted(tried, key=lambda attack: -fmean(tried[attack]))[:WORST]:
         tried[attack] = run("bounded", attack, seeds[TRIED:])
     lost |= {("bounded", attack): points for attack, points in tried.items()}
     for (influence, attack), points in lost.items():
-        title = attack.title + ", off" * (influence == "off")
-        figures |= {title: fmean(points), f"{title}, most": max(points), f"{title}, seeds": len(points)}
+        key = attack.key + "-off" * (influence == "off")
+        figures |= {key: fmean(points), f"{key}-most": max(points), f"{key}-seeds": len(points)}
     return {**figures, "loss rose": highest}
 
 

@@ -164,13 +164,13 @@ def workers(settings: Settings, number: int, rounds: int) -> Figures:
 def row(settings: Settings, arms: Iterable[str], over: str = "batched", by: str = "s", rounds: int = 20) -> BenchRow:
     """Return a row of these settings."""
     every = {
-        "plain loop": partial(plain, settings),
-        "papers' loop": partial(plain, {**settings, "judge-on": "train", "adaptation-steps": 0}),
+        "plain-loop": partial(plain, settings),
+        "papers-loop": partial(plain, {**settings, "judge-on": "train", "adaptation-steps": 0}),
         **{mode: partial(ours, settings, mode) for mode in ("sequential", "batched", "vmap", "auto")},
-        "Flower": partial(flower, settings),
+        "flower": partial(flower, settings),
         **{name: partial(peer, settings, program) for name, program in PROGRAMS.items()},
-        **{f"{n} clients": partial(ours, {**settings, "clients": n}, "auto") for n in (250, 1000)},
-        **{f"{n} workers": partial(workers, settings, n) for n in (0, 1, 2)},
+        **{f"{n}-clients": partial(ours, {**settings, "clients": n}, "auto") for n in (250, 1000)},
+        **{f"{n}-workers": partial(workers, settings, n) for n in (0, 1, 2)},
     }
     return BenchRow({arm: every[arm] for arm in arms}, over, by, rounds)
 

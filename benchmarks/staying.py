@@ -29,12 +29,12 @@ def planned_runs(seeds: range) -> Iterator[dict[str, Any]]:
         for use, uses in {**_DESIGN["uses"], **_DESIGN["uses_of"].get(task, {})}.items():
             settings = {"task": task, "judge_on": "cross-fitted", **shared, **uses, "strategy": strategy}
             settings |= {"set": {**shared.get("set", {}), **efforts}, "rounds": 60, "seed": seed}
-            yield {"table": f"{task}, opponents", "arm": f"{strategy}, {use}, {opponent}", "settings": settings}
+            yield {"table": f"{task}-opponents", "arm": f"{strategy}-{use}-{opponent}", "settings": settings}
     for seed, (what, goodwill), strategy in product(
-        seeds, _DESIGN["goodwill"].items(), ("FedAvg", "FedAdam", "MaxFL")
+        seeds, _DESIGN["goodwill"].items(), ("fedavg", "fedadam", "maxfl")
     ):
-        settings = {**_DESIGN["scarce"], **goodwill, "strategy": strategy.lower(), "rounds": 50, "seed": seed}
-        yield {"table": "scarce goodwill", "arm": f"{strategy}, {what}", "settings": settings}
+        settings = {**_DESIGN["scarce"], **goodwill, "strategy": strategy, "rounds": 50, "seed": seed}
+        yield {"table": "scarce-goodwill", "arm": f"{strategy}-{what}", "settings": settings}
 
 
 def run_figures(settings: Settings) -> dict[str, Any]:
@@ -58,14 +58,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", default=f"{SEEDS[0]}-{SEEDS[-1]}", help="first and last")
-    parser.add_argument("--only", default="", help="texts, by semicolons; runs whose table and arm hold one of them")
+    parser.add_argument("--only", default="", help="texts, by semicolons; runs whose 'TABLE ARM' holds one of them")
     chosen = parser.parse_args()
     first, last = map(int, chosen.seeds.split("-"))
     there = [json.loads(line) for line in chosen.file.read_text("utf-8").splitlines()] if chosen.file.exists() else []
     done = {(run["table"], run["arm"], run["settings"]["seed"]) for run in there if "settings" in run}
     for run in planned_runs(range(first, last + 1)):
         key = (run["table"], run["arm"], run["settings"]["seed"])
-        if key in done or not any(text in f"{run['table']}, {run['arm']}" for text in chosen.only.split(";")):
+        if key in done or not any(text in f"{run['table']} {run['arm']}" for text in chosen.only.split(";")):
             continue
         line = json.dumps(run | run_figures(run["settings"]))
         with chosen.file.open("a", encoding="utf-8") as file:

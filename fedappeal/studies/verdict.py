@@ -47,6 +47,7 @@ class Verdict(BaseModel):
     """A claim and its outcome, as in the JSON beside a page.
 
     Attributes:
+        key: of the claim, as `Claim.key`.
         claim: its text.
         group: of rows that it is checked for.
         whose: who claims it.
@@ -69,6 +70,7 @@ class Verdict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    key: str = ""
     claim: str
     group: str
     whose: Literal["the paper's", "ours"]
@@ -178,6 +180,7 @@ def _test(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers], 
     contrast = claim.margin if isinstance(claim.margin, Contrast) else None
     event = contrast.event if contrast else None
     untested = Verdict(
+        key=claim.key,
         claim=claim.text,
         group=claim.group,
         whose="ours" if claim.ours or experiment.source == OWN else "the paper's",

@@ -110,7 +110,7 @@ def test_other_packages_are_measured_where_their_checkout_is_named(
     monkeypatch.setenv(simulation.PEERS, "")
     monkeypatch.setattr(sys, "argv", ["benchmarks", "simulation/mlp", *peers])
     command.main()
-    assert {"batched", "plain loop"} <= set(measured)
+    assert {"batched", "plain-loop"} <= set(measured)
     assert (set(simulation.PROGRAMS) <= set(measured)) is bool(peers)
 
 

@@ -22,7 +22,7 @@ def test_only_the_runs_that_a_file_lacks_are_added(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(staying, "run_figures", measured)
     for _ in range(2):
-        arguments = ["--seeds", "20-21", "--only", "digits, opponents, maxfl, best, equal"]
+        arguments = ["--seeds", "20-21", "--only", "digits-opponents maxfl-best-equal"]
         monkeypatch.setattr(sys, "argv", ["staying", str(file), *arguments])
         staying.main()
     assert began == [20], "seed 21 is there, and 20 after the first time"
@@ -50,7 +50,7 @@ def test_the_committed_runs_are_planned_ones_with_their_settings() -> None:
         assert settings == wanted, key
 
 
-@pytest.mark.parametrize("table", ["scarce goodwill", "debian, opponents"])
+@pytest.mark.parametrize("table", ["scarce-goodwill", "debian-opponents"])
 def test_a_planned_run_is_simulated_and_measured(table: str) -> None:
     """With few rounds, on a small task."""
     run = next(run for run in staying.planned_runs(range(21, 22)) if run["table"] == table)

@@ -15,7 +15,7 @@ SIMULATION = {
 SIDES = {
     "batched": "ours, batched",
     "sequential": "ours, sequential",
-    "plain loop": "plain PyTorch loop",
+    "plain-loop": "plain PyTorch loop",
     "pfl-research": "pfl-research",
     "fluke": "fluke",
 }
@@ -26,19 +26,19 @@ EVALUATION = {
 }
 LOOPS = {
     "batched": "ours, batched",
-    "plain loop": "plain PyTorch loop",
-    "papers' loop": "papers' loop",
+    "plain-loop": "plain PyTorch loop",
+    "papers-loop": "papers' loop",
 }
 CPU = "CPU s"
 AIMS = {
     "over the papers' loop: papers' settings, held out, default": (
-        (0.67, "evaluation/papers", "batched", "plain loop", CPU),
-        (0.57, "evaluation/held-out", "batched", "papers' loop", CPU),
-        (1.1, "evaluation/default", "batched", "papers' loop", CPU),
+        (0.67, "evaluation/papers", "batched", "plain-loop", CPU),
+        (0.57, "evaluation/held-out", "batched", "papers-loop", CPU),
+        (1.1, "evaluation/default", "batched", "papers-loop", CPU),
     ),
     "1,000 clients over 250: papers' settings, default": (
-        (1.5, "many-clients/papers", "1000 clients", "250 clients", CPU),
-        (3.0, "many-clients/default", "1000 clients", "250 clients", CPU),
+        (1.5, "many-clients/papers", "1000-clients", "250-clients", CPU),
+        (3.0, "many-clients/default", "1000-clients", "250-clients", CPU),
     ),
 }
 """By what is compared: the most that each ratio may be; and its row, arm, reference and figure."""
@@ -79,7 +79,7 @@ def simulation_rows() -> list[str]:
 def evaluation_rows() -> list[str]:
     """Rounds in which all clients of MaxFL evaluate."""
     heading = "CPU ms a round (over a loop that does the same)"
-    return [*milliseconds(EVALUATION, LOOPS, heading, "plain loop", CPU)]
+    return [*milliseconds(EVALUATION, LOOPS, heading, "plain-loop", CPU)]
 
 
 def aims() -> Iterator[tuple[str, str, str, bool]]:

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.staying import SEEDS
+from fedappeal.studies.plan import slug
 from fedappeal.views.comparison.statistics import Interval
 from tests.docs.pages import DOCS
 
@@ -27,8 +28,8 @@ HEADER = """\
 
 
 def runs_of(table: str, arm: str) -> list[dict[str, Any]]:
-    """An arm's runs by seed; none where it was not measured with all seeds."""
-    runs = [run for run in RUNS if (run["table"], run["arm"]) == (table, arm)]
+    """An arm's runs by seed, found by its title; none where it was not measured with all seeds."""
+    runs = [run for run in RUNS if (run["table"], run["arm"]) == (slug(table), slug(arm))]
     runs.sort(key=lambda run: run["settings"]["seed"])
     return runs if [run["settings"]["seed"] for run in runs] == list(SEEDS) else []
 

@@ -49,10 +49,10 @@ def margins_of(rows: dict[str, Any], contrast: dict[str, Any]) -> dict[int, floa
 
 def sides_of(rows: dict[str, Any], verdict: dict[str, Any]) -> dict[int, float]:
     """Of each seed that all rows have, on which side the number of levels is at which it lives."""
-    task, strategy = verdict["group"].partition(",")[0], verdict["claim"].partition(" ")[0]
+    task, _, strategy = verdict["key"].partition("-ignition-")
     lived: dict[str, dict[int, int]] = {}
     for name in (strategy, "fedavg"):
-        curve = [row for row in rows.values() if re.fullmatch(rf"{task}, appeal \d+, {re.escape(name)}", row["name"])]
+        curve = [row for row in rows.values() if re.fullmatch(rf"{task}-appeal-\d+-{re.escape(name)}", row["name"])]
         assert len(curve) == 4
         shared = set.intersection(*(set(row["seeds"]) for row in curve))
         lived[name] = {seed: sum(number(rows, [row["name"], "kept"], seed) >= 20 for row in curve) for seed in shared}

@@ -9,7 +9,8 @@ from statistics import fmean
 from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
 from fedappeal.studies.bench.design import BASELINE, CORE, LEAST, RATES, TASKS, Cell, cells
 from fedappeal.studies.bench.ignition import LIVES, Level, draw, ignition, survival
-from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Numbers, Results
+from fedappeal.studies.experiment import OWN, Claim, Contrast, Experiment, Numbers, Results
+from fedappeal.studies.results import row_of
 from fedappeal.studies.study_record import recorded_runs
 from fedappeal.studies.table import with_spread
 from fedappeal.studies.verdict import Verdict, verdicts
@@ -40,7 +41,7 @@ def with_verdicts(results: BenchResults) -> BenchResults:
     at_most = [cell for cell in compared if (cell.behaviour, cell.goodwill) == (CORE, TASKS[cell.task].shown)]
     claims += [_over(cell, key, key, f"{cell.task}, {key}") for cell in at_most for key in COMPARED]
     claims += [_earlier(*curve) for curve in of if curve[1] != BASELINE and (curve[0], BASELINE) in of]
-    arms = tuple(Arm(str(cell), group=cell.place, label=cell.strategy) for cell in present)
+    arms = tuple(cell.arm for cell in present)
     measures = {m.key: m for cell in present for m in results.measures_of(cell.task)}
     experiment = Experiment("bench", "", OWN, arms, measures=tuple(measures.values()), claims=tuple(claims))
     runs = recorded_runs(results, {arm.name: arm for arm in arms})
@@ -48,23 +49,30 @@ def with_verdicts(results: BenchResults) -> BenchResults:
     return results.model_copy(update={"verdicts": outcomes})
 
 
-def _over(cell: Cell, key: str, what: str, group: str, event: float | None = None) -> Claim:
+def claim_key(task: str, of: str, strategy: str) -> str:
+    """Return the key of the claim that a strategy beats FedAvg in a measure, or ignites before it."""
+    return f"{task}-{of}-{strategy}"
+
+
+def _over(cell: Cell, measure: str, what: str, group: str, event: float | None = None) -> Claim:
     """Return the claim that a row beats FedAvg's in a measure or event."""
-    margin = Contrast((str(cell), key), (str(cell.baseline), key), -1 if key == "regret" else 1, event)
-    return Claim(f"{cell.strategy} over {BASELINE}: {what}", margin, group, "points" if event is None else "")
+    margin = Contrast((cell.key, measure), (cell.baseline.key, measure), -1 if measure == "regret" else 1, event)
+    unit, key = ("points", claim_key(cell.task, measure, cell.strategy)) if event is None else ("", "")
+    return Claim(f"{cell.strategy} over {BASELINE}: {what}", margin, group, unit, key=key)
 
 
 def _earlier(task: str, strategy: str) -> Claim:
     """Return the claim that a seed lives at more levels than with FedAvg."""
 
     def levels(number: Numbers, name: str) -> int:
-        numbers = [number(str(Cell(task, CORE, goodwill, name)), "kept") for goodwill in TASKS[task].goodwill]
+        numbers = [number(Cell(task, CORE, goodwill, name).key, "kept") for goodwill in TASKS[task].goodwill]
         return sum(share >= LIVES for share in numbers)
 
     def margin(number: Numbers) -> float:
         return levels(number, strategy) - levels(number, BASELINE)
 
-    return Claim(f"{strategy} ignites before {BASELINE}", margin, f"{task}, {IGNITION}", by_side=True)
+    text, key = f"{strategy} ignites before {BASELINE}", claim_key(task, IGNITION, strategy)
+    return Claim(text, margin, f"{task}, {IGNITION}", by_side=True, key=key)
 
 
 def side(verdict: Verdict) -> str:
@@ -79,8 +87,10 @@ def side(verdict: Verdict) -> str:
 
 def sides(results: BenchResults, of: str) -> dict[tuple[str, str], str]:
     """Return the side of each strategy ahead of or behind FedAvg, by task."""
-    decided = [v for v in results.verdicts if v.group.endswith(f", {of}") and side(v) in ("ahead", "behind")]
-    return {(v.group.partition(",")[0], v.claim.partition(" ")[0]): side(v) for v in decided}
+    by_key = {verdict.key: side(verdict) for verdict in results.verdicts}
+    rows = dict.fromkeys((cell.task, cell.strategy) for cell in results.cells())
+    by_row = {(task, name): by_key.get(claim_key(task, of, name), "") for task, name in rows}
+    return {row: word for row, word in by_row.items() if word in ("ahead", "behind")}
 
 
 def curves(results: BenchResults) -> dict[tuple[str, str], tuple[Level, ...]]:
@@ -194,7 +204,7 @@ def _headline(results: BenchResults, of: str, less_what: str) -> str:
 
 def _summary(results: BenchResults) -> str:
     """Return the verdict in a sentence."""
-    of_curves = [verdict for verdict in results.verdicts if verdict.group.endswith(IGNITION)]
+    of_curves = [verdict for verdict in results.verdicts if not verdict.contrast]
     of_cells = [verdict for verdict in results.verdicts if verdict.contrast and verdict.contrast.event]
     words = Counter(side(verdict) for verdict in of_cells)
     return (
@@ -211,13 +221,13 @@ def _seeds(results: BenchResults) -> str:
 
 
 def _origin(results: BenchResults) -> str:
-    lines = [f"- not run here: {row}: {reason}" for row, reason in results.skipped.items()]
-    lines += [f"- failed: {run}: {reason}" for run, reason in results.failed.items()]
+    lines = [f"- not run here: {_titled(row)}: {reason}" for row, reason in results.skipped.items()]
+    lines += [f"- failed: {_titled(run)}: {reason}" for run, reason in results.failed.items()]
     lines += [f"- {name}: its file has the SHA-256 {source}..." for name, source in results.sources.items()]
     missing = Counter[str]()
     for cell in cells():
         missing[f"{cell.task}, {'floors' if cell.behaviour in RATES else cell.behaviour}"] += len(
-            results.lacking(str(cell), cell.seeds)
+            results.lacking(cell.key, cell.seeds)
         )
     if waiting := [f"{place} ({runs} runs)" for place, runs in missing.items() if runs]:
         lines.append(f"- not run yet: {'; '.join(waiting)}")
@@ -230,3 +240,9 @@ def _origin(results: BenchResults) -> str:
             *lines,
         ]
     )
+
+
+def _titled(name: str) -> str:
+    """Return a row's key, or the name of a run of it, in words."""
+    row = row_of(name)
+    return name.replace(row, Cell.of_key(row).title, 1)

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.studies.bench.design import BEHAVIOURS, LATE, OTHER_SEEDS, TASKS, Cell, cells
+from fedappeal.studies.bench.design import LATE, OTHER_SEEDS, TASKS, Cell, cells
 from fedappeal.studies.results import Row, StudyResults
 from fedappeal.views.comparison.measures import Lines, Measure, continued, kept, late, stayed, training_megabytes
 
@@ -28,20 +28,15 @@ class BenchResults(StudyResults):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        for cell in map(Cell.named, (row.name for row in self.rows)):
-            if cell.task not in TASKS or cell.task not in self.metrics:
-                raise ValueError(f"task '{cell.task}' is none of the design's, or has no metric")
-            if cell.behaviour not in BEHAVIOURS or str(cell) not in self.settings:
-                raise ValueError(f"behaviour '{cell.behaviour}' is none of the design's, or '{cell}' has no settings")
+        for row in self.rows:
+            if (task := Cell.of_key(row.name).task) not in self.metrics or row.name not in self.settings:
+                raise ValueError(f"task '{task}' has no metric, or row '{row.name}' no settings")
         return self
 
-    def whole(self, cell: Cell) -> bool:
-        """Whether a row has enough seeds to show: ten, or all asked for."""
-        return not self.lacking(str(cell), min(self.seeds, OTHER_SEEDS))
-
     def cells(self) -> dict[Cell, Row]:
-        """Return the whole rows, in their order, by cell."""
-        return {cell: row for row in self.rows if self.whole(cell := Cell.named(row.name))}
+        """Return the rows with enough seeds to show, in their order, by cell: ten, or all asked for."""
+        enough = min(self.seeds, OTHER_SEEDS)
+        return {Cell.of_key(row.name): row for row in self.rows if not self.lacking(row.name, enough)}
 
     def measures_of(self, task: str) -> tuple[Measure, ...]:
         """Return the measures of a task's runs."""
@@ -49,13 +44,13 @@ class BenchResults(StudyResults):
 
     def numbers(self, cell: Cell, key: str) -> dict[int, float]:
         """Return a measure's numbers of a row, by seed; seeds without one are missing."""
-        row = next((row for row in self.rows if row.name == str(cell)), None)
+        row = next((row for row in self.rows if row.name == cell.key), None)
         values = zip(row.seeds, row.ours.get(key, ()), strict=False) if row else ()
         return {seed: number for seed, number in values if number is not None}
 
     def with_rows(self, new: "BenchResults") -> "BenchResults":
         """Return the results with new runs of the same design, in its order."""
-        names = [*map(str, cells()), *self.settings, *self.skipped, *new.settings, *new.skipped]
+        names = [*(cell.key for cell in cells()), *self.settings, *self.skipped, *new.settings, *new.skipped]
         commands = dict.fromkeys([*self.command.splitlines(), new.command])
         return self.joined(new, names, command="\n".join(commands), sources={**self.sources, **new.sources})
 

@@ -5,6 +5,7 @@ levels of goodwill each, clients that sit out while the model is no better than 
 varied alone, on the first task at one level. ``design.toml`` says what each is.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from pydantic import Field
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.data_file import Part, in_one_line
+from fedappeal.studies.experiment import Arm
 
 SEEDS, OTHER_SEEDS = 20, 10
 """Numbers of seeds: of the core, and of other behaviours and floors. A seed draws people, model and rounds."""
@@ -81,6 +83,7 @@ RATES = {name: behaviour.rate for name, behaviour in BEHAVIOURS.items() if behav
 """The floors, by the share of rounds in which a client joins."""
 LEAST = min(filter(None, RATES.values()))
 """The least share of random joining that was run; where no client ever joins, the model is untrained."""
+_KEY = re.compile(rf"({'|'.join(TASKS)})-({'|'.join(BEHAVIOURS)})-([0-9]+)-(.+)")
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,20 @@ class Cell:
     goodwill: int
     strategy: str
 
-    def __str__(self) -> str:
+    @property
+    def key(self) -> str:
+        """The row's key in results."""
+        return f"{self.task}-{self.behaviour}-{self.goodwill}-{self.strategy}"
+
+    @property
+    def title(self) -> str:
+        """The row in words."""
         return f"{self.place}, {self.strategy}"
+
+    @property
+    def arm(self) -> Arm:
+        """The row as one of a study's."""
+        return Arm(self.key, self.settings, group=self.place, label=self.strategy)
 
     @property
     def place(self) -> str:
@@ -101,17 +116,17 @@ class Cell:
         return f"{self.task}, {self.behaviour} {self.goodwill}"
 
     @classmethod
-    def named(cls, name: str) -> "Cell":
-        """Return the cell of a row's name.
+    def of_key(cls, key: str) -> "Cell":
+        """Return the cell of a row's key.
 
         Raises:
-            ValueError: it is not a task, a behaviour with goodwill, and a strategy.
+            ValueError: it is not a task and a behaviour of the design, goodwill, and a strategy.
         """
-        task, behaviour, strategy = parts if len(parts := name.split(", ")) == 3 else ("", "", "")
-        behaviour, _, goodwill = behaviour.rpartition(" ")
-        if not goodwill.isdecimal():
-            raise ValueError(f"row '{name}' is not TASK, BEHAVIOUR GOODWILL, STRATEGY")
-        return cls(task, behaviour, int(goodwill), strategy)
+        if not (parts := _KEY.fullmatch(key)):
+            raise ValueError(
+                f"row '{key}' is not TASK-BEHAVIOUR-GOODWILL-STRATEGY of the design; an older version called rows so"
+            )
+        return cls(parts[1], parts[2], int(parts[3]), parts[4])
 
     @property
     def baseline(self) -> "Cell":

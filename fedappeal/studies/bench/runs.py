@@ -17,7 +17,7 @@ from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.bench_results import NAME, RESULTS, BenchResults, measures
 from fedappeal.studies.bench.design import CORE, SEEDS, Cell, cells
-from fedappeal.studies.experiment import Arm, Experiment
+from fedappeal.studies.experiment import Experiment
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import make_plan
 from fedappeal.studies.results import Row
@@ -92,10 +92,10 @@ def missing(rows: Sequence[Cell], present: BenchResults, seeds: int) -> tuple[Ce
     Raises:
         ConfigError: the present rows were run with other settings, or none of the rows is missing.
     """
-    for cell in map(Cell.named, present.settings):
-        if present.settings[str(cell)] != cell.settings:
-            raise ConfigError(f"known: row '{cell}' was run with other settings than the design has now")
-    if not (lacking := tuple(cell for cell in rows if present.lacking(str(cell), min(seeds, cell.seeds)))):
+    for key, settings in present.settings.items():
+        if settings != Cell.of_key(key).settings:
+            raise ConfigError(f"known: row '{key}' was run with other settings than the design has now")
+    if not (lacking := tuple(cell for cell in rows if present.lacking(cell.key, min(seeds, cell.seeds)))):
         raise ConfigError("known: these results have all rows")
     return lacking
 
@@ -107,12 +107,12 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         ConfigError: an unknown name, no task that can be run here, known results that do not fit, a run that was
             recorded with other settings, or another process is at it.
     """
-    rows = {str(cell): cell for cell in selection.cells}
+    rows = {cell.key: cell for cell in selection.cells}
     experiment = Experiment(
         name=NAME,
         title="Who keeps its volunteers",
         source="the benchmark of free participation",
-        arms=tuple(Arm(name, cell.settings, group=cell.place) for name, cell in rows.items()),
+        arms=tuple(cell.arm for cell in rows.values()),
         seeds=SEEDS,
     )
     earlier = selection.known
@@ -141,7 +141,7 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         diverged={},
         skipped=plan.skipped,
         failed=failed,
-        settings={name: cell.settings for name, cell in rows.items() if name not in plan.skipped},
+        settings={key: cell.settings for key, cell in rows.items() if key not in plan.skipped},
         metrics=metrics,
         versions=versions_of(plan),
         sources={name: source_of(name) for name in {cell.strategy for cell in rows.values()} if ":" in name},
@@ -191,5 +191,5 @@ def repeat_rows(
             theirs_and_ours = [of.numbers(cell, measure.key).get(0) for of in (results, here)]
             earlier, new = (math.nan if number is None else number for number in theirs_and_ours)
             same = theirs_and_ours[0] == theirs_and_ours[1] or math.isclose(earlier, new, rel_tol=SAME, abs_tol=1e-6)
-            lines.append((str(cell), measure.title, f"{earlier:.4g}", f"{new:.4g}", "" if same else "differs"))
+            lines.append((cell.title, measure.title, f"{earlier:.4g}", f"{new:.4g}", "" if same else "differs"))
     return lines

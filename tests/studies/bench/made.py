@@ -20,7 +20,7 @@ def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: st
     }
     rows = [
         Row(
-            name=str(cell),
+            name=cell.key,
             group=cell.place,
             paper={},
             seeds=tuple(range(len(values))),
@@ -41,7 +41,7 @@ def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: st
         diverged={},
         skipped={},
         failed={},
-        settings={str(cell): cell.settings for cell in cells},
+        settings={cell.key: cell.settings for cell in cells},
         metrics={task: ACCURACY.as_record()},
         versions={"torch": ("2",)},
     )
@@ -49,11 +49,11 @@ def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: st
 
 def changed(results: BenchResults, cell: Cell, **fields: Any) -> BenchResults:
     """Return results with other fields in one row."""
-    rows = [row.model_copy(update=fields) if row.name == str(cell) else row for row in results.rows]
+    rows = [row.model_copy(update=fields) if row.name == cell.key else row for row in results.rows]
     return results.model_copy(update={"rows": tuple(rows)})
 
 
 def with_ours(results: BenchResults, cell: Cell, **ours: tuple[float | None, ...]) -> BenchResults:
     """Return results in which a strategy has other numbers."""
-    (row,) = (row for row in results.rows if row.name == str(cell))
+    (row,) = (row for row in results.rows if row.name == cell.key)
     return changed(results, cell, ours={**row.ours, **ours})

@@ -21,8 +21,8 @@ def test_what_is_missing_are_rows_without_all_seeds() -> None:
 
 
 def test_results_with_other_settings_are_refused() -> None:
-    other = KNOWN.model_copy(update={"settings": {**KNOWN.settings, str(MAXFL): {"rounds": 1}}})
-    with pytest.raises(ConfigError, match="row 'chem97, defect 6, maxfl' was run with other settings"):
+    other = KNOWN.model_copy(update={"settings": {**KNOWN.settings, MAXFL.key: {"rounds": 1}}})
+    with pytest.raises(ConfigError, match="row 'chem97-defect-6-maxfl' was run with other settings"):
         missing((FEDAVG, ADAGD), other, 2)
 
 
@@ -32,7 +32,7 @@ def test_known_and_new_rows_stand_in_the_designs_order() -> None:
     new = made({"maxfl": [[62.0, 71.0]], toy: [[1.0, 2.0]]}, task="chem97", behaviour="defect").model_copy(
         update={
             "versions": {"torch": ("3",)},
-            "failed": {f"{MAXFL}, seed 0": "again"},
+            "failed": {f"{MAXFL.key}, seed 0": "again"},
             "sources": {toy: "0123456789abcdef"},
         }
     )
@@ -41,8 +41,8 @@ def test_known_and_new_rows_stand_in_the_designs_order() -> None:
     )
     known = known.model_copy(
         update={
-            "failed": {f"{MAXFL}, seed 1": "full disk", f"{ADAGD}, seed 2": "full disk"},
-            "skipped": {str(MAXFL): "no data", "fmnist, appeal 0, maxfl": "no data"},
+            "failed": {f"{MAXFL.key}, seed 1": "full disk", f"{ADAGD.key}, seed 2": "full disk"},
+            "skipped": {MAXFL.key: "no data", "fmnist-appeal-0-maxfl": "no data"},
         }
     )
     both = known.with_rows(new)
@@ -50,9 +50,9 @@ def test_known_and_new_rows_stand_in_the_designs_order() -> None:
     assert both.numbers(MAXFL, "kept") == {0: 62.0, 1: 71.0}
     assert both.numbers(FEDAVG, "kept") == {0: 40.0, 1: 50.0}
     assert (both.versions, both.sources) == ({"torch": ("2", "3")}, new.sources)
-    assert both.failed == {f"{ADAGD}, seed 2": "full disk", f"{MAXFL}, seed 0": "again"}
-    assert both.skipped == {"fmnist, appeal 0, maxfl": "no data"}
-    assert list(both.settings) == [str(cell) for cell in both.cells()]
+    assert both.failed == {f"{ADAGD.key}, seed 2": "full disk", f"{MAXFL.key}, seed 0": "again"}
+    assert both.skipped == {"fmnist-appeal-0-maxfl": "no data"}
+    assert list(both.settings) == [cell.key for cell in both.cells()]
 
 
 def test_rows_and_seeds_in_two_parts_are_the_results_of_one() -> None:
@@ -64,7 +64,7 @@ def test_rows_and_seeds_in_two_parts_are_the_results_of_one() -> None:
         {"fedavg": [[0.0, 50.0]], "maxfl": [[0.0, 70.0]], "adagd": [[1.0, 2.0]]}, task="chem97", behaviour="defect"
     )
     for cell, kept in ((FEDAVG, 50.0), (MAXFL, 70.0)):
-        (row,) = (row for row in rest.rows if row.name == str(cell))
+        (row,) = (row for row in rest.rows if row.name == cell.key)
         ours = {**{key: values[1:] for key, values in row.ours.items()}, "kept": (kept,)}
         rest = changed(rest, cell, seeds=(1,), rounds=(10,), ours=ours)
     both = first.with_rows(rest)

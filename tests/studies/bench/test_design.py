@@ -32,7 +32,7 @@ def test_the_core_has_four_levels_and_each_other_behaviour_is_varied_alone() -> 
     assert sum(row.seeds for row in rows) == len(core) * SEEDS + (len(rows) - len(core)) * OTHER_SEEDS
     for row in rows:
         assert check_settings(RunConfig.parse(row.settings)).config.judge_on == "held-out"
-        assert Cell.named(str(row)) == row
+        assert Cell.of_key(row.key) == row
 
 
 def test_a_part_of_the_design_has_all_its_combinations_and_fedavg() -> None:

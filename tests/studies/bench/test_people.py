@@ -34,4 +34,4 @@ def test_the_pages_shares_of_variance(row: str) -> None:
 def test_the_diagonal_is_the_benchmarks_own_runs() -> None:
     rows = {row["name"]: row for row in json.loads((DOCS / "bench-results/results.json").read_text())["rows"]}
     for name, table in ROWS.items():
-        assert np.diag(table) == pytest.approx(rows[f"digits, appeal 8, {name}"]["ours"]["kept"][:6], abs=1e-3)
+        assert np.diag(table) == pytest.approx(rows[f"digits-appeal-8-{name}"]["ours"]["kept"][:6], abs=1e-3)
