@@ -20,9 +20,8 @@ from client.data.refused import OwnDataError, is_function
 from fedappeal.core.places import reason
 from fedappeal.data.cells import Classes
 from fedappeal.data.columns import Columns, Unfit, check_label, choose, is_table
-from fedappeal.data.formats import check_regular, open_table
 from fedappeal.data.image_folder import class_folders, read_images
-from fedappeal.data.read import Features, check_rows, narrow_integers, read_numbers
+from fedappeal.data.read import Features, check_regular, check_rows, narrow_integers, open_table, read_numbers
 from fedappeal.data.table import Table
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
@@ -70,7 +69,7 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
 
     Args:
         task: says the inputs' shape, their scale and the labels; its settings say how to split.
-        data: a table (`fedappeal.data.table.open_table`), an ``.npz``, a folder of images, or
+        data: a table (`fedappeal.data.read.open_table`), an ``.npz``, a folder of images, or
             ``package.module:load``.
         client_id: on which the split depends.
         columns: of a table.

@@ -18,8 +18,8 @@ from client.data.raw import Raw, check_shape, columns_to_scale, labels_in, read_
 from fedappeal.data import image_folder
 from fedappeal.data.columns import Columns, is_table
 from fedappeal.data.data_size import check_size
-from fedappeal.data.formats import check_regular, open_table
 from fedappeal.data.frames import Frame, HuggingFace, package_of
+from fedappeal.data.read import check_regular, open_table
 from fedappeal.data.scaling import Scaler, Scaling
 from fedappeal.data.table import Table
 from fedappeal.tasks.examples import Structure, tensors_of

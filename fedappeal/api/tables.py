@@ -19,10 +19,9 @@ from fedappeal.data.cells import Cells, Classes, client_of, to_list
 from fedappeal.data.columns import Unfit, names_of, plain
 from fedappeal.data.frames import Frame, HuggingFace, is_one_number
 from fedappeal.data.pixels import Noticed, opaque, pixels_of
-from fedappeal.data.problems import Problems
 from fedappeal.data.read import Features, add_empty
 from fedappeal.data.scaling import ByClient, Scaling
-from fedappeal.data.table import Table
+from fedappeal.data.table import Problems, Table
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings

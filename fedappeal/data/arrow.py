@@ -10,8 +10,7 @@ from typing import Any
 from fedappeal.data.cells import Cells
 from fedappeal.data.columns import SPLITS, STATE, Unfit, places_of, plain
 from fedappeal.data.data_size import check_parquet, check_stream, check_texts, read_small
-from fedappeal.data.problems import Problems, RowNumbers
-from fedappeal.data.table import Table
+from fedappeal.data.table import Problems, RowNumbers, Table
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.system.packages import require

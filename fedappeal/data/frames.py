@@ -8,8 +8,7 @@ import numpy as np
 from fedappeal.data.arrow import cells_of
 from fedappeal.data.cells import Cells
 from fedappeal.data.columns import places_of, plain
-from fedappeal.data.problems import Problems, RowNumbers
-from fedappeal.data.table import Table
+from fedappeal.data.table import Problems, RowNumbers, Table
 
 _NUMPY = {"b": np.bool_, "i": np.int64, "u": np.uint64, "f": np.float64}
 _ROWS_AT_ONCE = 8_192

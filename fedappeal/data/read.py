@@ -1,19 +1,49 @@
-"""Features and labels of a table, as numbers; all that is wrong with its rows in one message."""
+"""Tables of any format, and their features and labels as numbers; all that is wrong with the rows in one message."""
 
 import math
+import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.data.arrow import ParquetTable, SavedDataset
 from fedappeal.data.cells import Cells, Classes, is_empty, numbers_of, to_list, why_no_number
-from fedappeal.data.columns import Columns, plain
+from fedappeal.data.columns import ENDINGS, Columns, Unfit, plain
 from fedappeal.data.data_size import check_size
-from fedappeal.data.problems import Problems, RowNumbers
-from fedappeal.data.table import Table
+from fedappeal.data.table import Problems, RowNumbers, Table
+from fedappeal.data.text_files import CsvTable, JsonLines
 from fedappeal.protocol.keys import DataProblem
+
+
+def check_regular(path: Path) -> None:
+    """Check that a path is a file's.
+
+    Raises:
+        Unfit: nothing is there, or a pipe or device.
+    """
+    if not path.is_file():
+        there = "it is no file, but a pipe, a device or a link that leads nowhere"
+        raise Unfit(DataProblem.UNREADABLE, there if os.path.lexists(path) else "no such file or folder")
+
+
+def open_table(path: Path) -> Table:
+    """Return a file, or a folder that `datasets` saved, as a table.
+
+    Raises:
+        ValueError: no file, another kind, or what cannot be read.
+        ConfigError: pyarrow is not installed for one that needs it.
+    """
+    if path.is_dir():
+        return SavedDataset(path)
+    check_regular(path)
+    kinds: dict[str, Callable[[Path], Table]] = {".csv": CsvTable, ".jsonl": JsonLines, ".parquet": ParquetTable}
+    if (kind := kinds.get(path.suffix.lower())) is None:
+        raise ValueError(f"no table: {', '.join(ENDINGS)}, or a folder that datasets saved")
+    return kind(path)
 
 
 class Features:

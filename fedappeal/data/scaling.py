@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.data.cells import Classes
-from fedappeal.data.problems import Problems
-from fedappeal.data.table import Table
+from fedappeal.data.table import Problems, Table
 
 Numbers = NDArray[np.float64]
 POOLED = "pooled"

@@ -15,8 +15,7 @@ from typing import Any, TextIO
 from fedappeal.data.cells import Cells
 from fedappeal.data.columns import Unfit, places_of, plain
 from fedappeal.data.data_size import bounded_lines
-from fedappeal.data.problems import Problems, RowNumbers
-from fedappeal.data.table import Table
+from fedappeal.data.table import Problems, RowNumbers, Table
 from fedappeal.protocol.keys import DataProblem
 
 _DELIMITERS = ",;\t"

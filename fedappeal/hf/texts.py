@@ -15,9 +15,8 @@ from fedappeal.core.plugins import PluginSettings
 from fedappeal.data.cells import Cells, Classes, client_of, is_empty
 from fedappeal.data.columns import places_of, plain
 from fedappeal.data.data_size import check_size
-from fedappeal.data.formats import open_table
-from fedappeal.data.problems import Problems, RowNumbers
-from fedappeal.data.read import read_labels
+from fedappeal.data.read import open_table, read_labels
+from fedappeal.data.table import Problems, RowNumbers
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import Count, CountOrZero
 from fedappeal.tasks.examples import Labels

@@ -10,11 +10,9 @@ import pytest
 import fedappeal
 from fedappeal.api.tables import RowsByClient, TableColumns, rows_of_dataset, rows_of_frame
 from fedappeal.data.columns import Columns, Unfit, choose
-from fedappeal.data.formats import open_table
 from fedappeal.data.frames import Frame, HuggingFace
-from fedappeal.data.problems import Problems
-from fedappeal.data.read import Features, read_numbers
-from fedappeal.data.table import Table
+from fedappeal.data.read import Features, open_table, read_numbers
+from fedappeal.data.table import Problems, Table
 from fedappeal.hf.texts import read_table
 from tests.api.blobs import QUICK
 from tests.later import Later

@@ -251,7 +251,8 @@ def test_what_the_superlinks_own_parts_give_is_the_median_of_the_committed_pairs
     used = {tuple(run[key] for key in keys): run["superlink"] + run["serverapp"] for run in runs}
 
     def ratio(part: str, clients: int) -> str:
-        pairs = [seconds / used["", *key[1:]] for key, seconds in used.items() if key[:3] == (slug(part), False, clients)]
+        of = (slug(part), False, clients)
+        pairs = [seconds / used["", *key[1:]] for key, seconds in used.items() if key[:3] == of]
         return f"{median(pairs):.2f}" if pairs else ""
 
     table = list(rows("without |", SPEED))

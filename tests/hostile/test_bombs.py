@@ -40,8 +40,7 @@ import numpy, torch, pyarrow.parquet, PIL.Image, PIL.PngImagePlugin, fedappeal.h
 from fedappeal.data.columns import Columns
 from fedappeal.data.image_folder import read_images
 from fedappeal.data.cells import Classes
-from fedappeal.data.read import Features, read_numbers
-from fedappeal.data.formats import open_table
+from fedappeal.data.read import Features, open_table, read_numbers
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.trained import load_model

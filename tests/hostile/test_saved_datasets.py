@@ -13,8 +13,7 @@ import pytest
 from pyarrow import ipc
 
 from fedappeal.data.cells import Classes
-from fedappeal.data.formats import open_table
-from fedappeal.data.read import Features, read_numbers
+from fedappeal.data.read import Features, open_table, read_numbers
 from tests.hostile.test_bombs import CHECK, CSV, TEXTS, Read, read  # noqa: F401  # a fixture
 
 ROWS = 75_000_000
