@@ -3,7 +3,8 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.files.data_files import DataFiles, reading_data
 from fedappeal.tasks.partitions import assign
 from fedappeal.tasks.task import ClientData, Features, Labels, Normalisation, Pixels, Rows, Split, Task
 
@@ -173,6 +175,61 @@ class PartitionedTask(LabelledTask):
             ValueError: pixels out of range.
         """
         return self.normalisation.inputs(raw, self.settings.task)
+
+
+@dataclass(frozen=True)
+class ImagePart:
+    """One part of a data set in files: what its files' names begin with, and its number of images."""
+
+    prefix: str
+    count: int
+
+
+class ImageFiles(PartitionedTask):
+    """A data set of images in files, one part after the other.
+
+    Attributes:
+        files: where its files are.
+        parts: what they hold. A part must hold exactly as many images as it says: clients that share out files of
+            different lengths would share out different data.
+    """
+
+    files: DataFiles
+    parts: tuple[ImagePart, ...]
+    scale = 255.0
+
+    @classmethod
+    @abstractmethod
+    def read_part(cls, folder: Path, part: ImagePart) -> tuple[Pixels, Labels]:
+        """Return a part's images ``(count, *input_shape)`` and labels ``(count,)``.
+
+        Raises:
+            ValueError, OSError: one line that names the file; ConfigError: it has disappeared.
+        """
+
+    def check_data(self) -> None:
+        """Find the files, or download them."""
+        self.files.find_or_download(self.data_dir)
+
+    def read(self) -> tuple[Pixels, Labels]:
+        """Return all images and labels; read once a process."""
+        return _all_parts(type(self), self._folder)
+
+    @cached_property
+    def _folder(self) -> Path:
+        """The folder of the files from which each client's data are read."""
+        return self.files.find_or_download(self.data_dir).resolve()
+
+
+@cache
+def _all_parts(kind: type[ImageFiles], folder: Path) -> tuple[Pixels, Labels]:
+    ends = np.cumsum([part.count for part in kind.parts]).tolist()
+    pixels, labels = np.empty((ends[-1], *kind.input_shape), np.uint8), np.empty(ends[-1], np.int64)
+    with reading_data(kind.files.task):
+        for part, end in zip(kind.parts, ends, strict=True):
+            rows = slice(end - part.count, end)
+            pixels[rows], labels[rows] = kind.read_part(folder, part)
+    return pixels, labels
 
 
 class NaturalTask(LabelledTask):

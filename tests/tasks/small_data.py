@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedappeal.tasks.datasets.cifar10 import BATCHES, CIFAR10
 from fedappeal.tasks.datasets.idx_images import EMNIST, parts_of
+from fedappeal.tasks.labelled import ImagePart
 from tests.tasks.image_files import batch_bytes, write_idx
 
 
@@ -22,6 +23,7 @@ class SmallCIFAR10(CIFAR10):
     """CIFAR-10 in six batches of ten images."""
 
     num_examples = 60
+    parts = tuple(ImagePart(name, 10) for name in BATCHES)
 
 
 TWEETS = "training.1600000.processed.noemoticon.csv"

@@ -6,16 +6,14 @@ test batches are pooled, in this order.
 """
 
 import pickle
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Labels, Pixels
 from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
-from fedappeal.tasks.labelled import PartitionedTask
+from fedappeal.tasks.labelled import ImageFiles, ImagePart
 
 SHAPE = (3, 32, 32)
 NUM_CLASSES = 10
@@ -73,46 +71,26 @@ class _Plain(pickle.Unpickler):
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
 
 
-FILES = DataFiles(
-    task="cifar10",
-    layout=Path("cifar-10-batches-py"),
-    names=BATCHES,
-    remedy="put torchvision's cifar-10-batches-py folder into {data_dir}",
-    fetch=by_torchvision("CIFAR10"),
-)
-
-
-class CIFAR10(PartitionedTask):
+class CIFAR10(ImageFiles):
     """Ten kinds of things: 60,000 colour images of 32x32."""
 
+    files = DataFiles(
+        task="cifar10",
+        layout=Path("cifar-10-batches-py"),
+        names=BATCHES,
+        remedy="put torchvision's cifar-10-batches-py folder into {data_dir}",
+        fetch=by_torchvision("CIFAR10"),
+    )
+    parts = tuple(ImagePart(name, 10_000) for name in BATCHES)
     input_shape = SHAPE
     num_classes = NUM_CLASSES
     num_examples = 60_000
-    scale = 255.0
     mean = 0.4734
     std = 0.2516
     default_model = "cnn"
     class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
-    def check_data(self) -> None:
-        """Find the batches, or download them."""
-        FILES.find_or_download(self.data_dir)
-
-    def read(self) -> tuple[Pixels, Labels]:
-        """Return all images and labels; read once a process."""
-        return _all_images(FILES.find_or_download(self.data_dir).resolve(), self.num_examples // len(BATCHES))
-
-
-@cache
-def _all_images(folder: Path, batch: int) -> tuple[Pixels, Labels]:
-    """Return all images and labels of batches that hold ``batch`` images each."""
-    pixels = np.empty((len(BATCHES) * batch, *SHAPE), dtype=np.uint8)
-    labels = np.empty(len(pixels), dtype=np.int64)
-    for k, name in enumerate(BATCHES):
-        rows = slice(k * batch, (k + 1) * batch)
-        path = FILES.path(folder, name)
-        try:
-            pixels[rows], labels[rows] = read_batch(path, batch)
-        except ValueError as error:
-            raise ConfigError(f"task = {FILES.task!r} cannot read its data: {error}") from None
-    return pixels, labels
+    @classmethod
+    def read_part(cls, folder: Path, part: ImagePart) -> tuple[Pixels, Labels]:
+        """Return a batch's images and labels."""
+        return read_batch(cls.files.path(folder, part.prefix), part.count)

@@ -1,16 +1,15 @@
 """Digits: scikit-learn's 1797 images of 8x8, inside its wheel, so that nothing is downloaded."""
 
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Labels, Pixels
+from fedappeal.tasks.files.data_files import package_file
 from fedappeal.tasks.labelled import PartitionedTask
 
-_MISSING = "task = 'digits' needs scikit-learn: pip install 'fedappeal[data]'"
+_NEEDED = "scikit-learn: pip install 'fedappeal[data]'"
 _FILE = Path("datasets", "data", "digits.csv.gz")
 
 
@@ -35,14 +34,7 @@ class Digits(PartitionedTask):
 
 
 def _path() -> Path:
-    """Find the file in scikit-learn's wheel without importing scikit-learn, which takes seconds."""
-    spec = find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        raise ConfigError(_MISSING)
-    path = Path(spec.origin).parent / _FILE
-    if not path.is_file():
-        raise ConfigError(f"task = 'digits' needs {path}, which this scikit-learn does not have: install it anew")
-    return path
+    return package_file("digits", "sklearn", _FILE, _NEEDED, "scikit-learn does not have: install it anew")
 
 
 @cache

@@ -13,18 +13,15 @@ as torchvision leaves them: no model here cares.
 import gzip
 import math
 import zlib
-from dataclasses import dataclass
-from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.data.data_size import check_size
-from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Labels, Pixels
 from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
-from fedappeal.tasks.labelled import PartitionedTask
+from fedappeal.tasks.labelled import ImageFiles, ImagePart
 
 _UNSIGNED_BYTE = 8
 
@@ -67,104 +64,44 @@ def _allowed_size(path: Path, size: int) -> int:
 SIDE = 28
 
 
-@dataclass(frozen=True)
-class IdxPart:
-    """One part of a data set: ``PREFIX-images-idx3-ubyte``, ``PREFIX-labels-idx1-ubyte``, and their length."""
-
-    prefix: str
-    count: int
-
-    @property
-    def images(self) -> str:
-        """Name of the file of images."""
-        return f"{self.prefix}-images-idx3-ubyte"
-
-    @property
-    def labels(self) -> str:
-        """Name of the file of labels."""
-        return f"{self.prefix}-labels-idx1-ubyte"
-
-
-def names(parts: tuple[IdxPart, ...]) -> tuple[str, ...]:
+def names(parts: tuple[ImagePart, ...]) -> tuple[str, ...]:
     """Return the names of all files."""
-    return tuple(name for part in parts for name in (part.images, part.labels))
+    return tuple(name for part in parts for name in _names(part))
 
 
-@cache
-def read_pool(files: DataFiles, parts: tuple[IdxPart, ...], num_classes: int, folder: Path) -> tuple[Pixels, Labels]:
-    """Return a folder's images ``(n, 1, 28, 28)`` and labels ``(n,)``, read once a process.
-
-    The parts follow one another. A part must hold exactly as many images as it says: clients that share out files of
-    different lengths would share out different data.
-
-    Args:
-        files: names the files.
-        parts: what they hold.
-        num_classes: number of labels C; the labels are 0..C-1.
-        folder: where they are.
-
-    Raises:
-        ConfigError: one line: a file of another length or format, or another label.
-    """
-    total = sum(part.count for part in parts)
-    pixels = np.empty((total, 1, SIDE, SIDE), dtype=np.uint8)
-    labels = np.empty(total, dtype=np.int64)
-    start = 0
-    for part in parts:
-        rows = slice(start, start + part.count)
-        pixels[rows, 0] = _read(files, folder, part.images, (part.count, SIDE, SIDE))
-        labels[rows] = _read(files, folder, part.labels, (part.count,))
-        start += part.count
-    if labels.max() >= num_classes:
-        raise ConfigError(
-            f"task = {files.task!r} cannot read its data: {folder} holds label {labels.max()}, "
-            f"but its labels are 0 to {num_classes - 1}"
-        )
-    return pixels, labels
+def _names(part: ImagePart) -> tuple[str, str]:
+    """Return the names of a part's files of images and of labels."""
+    return f"{part.prefix}-images-idx3-ubyte", f"{part.prefix}-labels-idx1-ubyte"
 
 
-def _read(files: DataFiles, folder: Path, name: str, shape: tuple[int, ...]) -> Pixels:
-    path = files.path(folder, name)
-    try:
-        values = read_idx(path)
-        if values.shape != shape:
-            raise ValueError(f"{path} holds {values.shape}, not {shape}")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"task = {files.task!r} cannot read its data: {error}") from None
-    return values
-
-
-class IdxTask(PartitionedTask):
-    """A data set of 28x28 grey images in idx files.
-
-    Attributes:
-        files: where its files are.
-        parts: what they hold.
-    """
+class IdxTask(ImageFiles):
+    """A data set of 28x28 grey images in idx files."""
 
     input_shape = (1, SIDE, SIDE)
-    scale = 255.0
     default_model = "mlp"
-    files: DataFiles
-    parts: tuple[IdxPart, ...]
 
-    def check_data(self) -> None:
-        """Find the files, or download them."""
-        self.files.find_or_download(self.data_dir)
+    @classmethod
+    def read_part(cls, folder: Path, part: ImagePart) -> tuple[Pixels, Labels]:
+        """Return a part's images and labels.
 
-    def read(self) -> tuple[Pixels, Labels]:
-        """Return all images and labels; read once a process."""
-        return read_pool(self.files, self.parts, self.num_classes, self._folder)
-
-    @cached_property
-    def _folder(self) -> Path:
-        """The folder of the files from which each client's data are read."""
-        return self.files.find_or_download(self.data_dir).resolve()
+        Raises:
+            ValueError: a file of another length or format, or another label.
+        """
+        values = []
+        for name, shape in zip(_names(part), ((part.count, SIDE, SIDE), (part.count,)), strict=True):
+            path = cls.files.path(folder, name)
+            values.append(read_idx(path))
+            if values[-1].shape != shape:
+                raise ValueError(f"{path} holds {values[-1].shape}, not {shape}")
+        images, labels = values
+        if (most := labels.max(initial=0)) >= cls.num_classes:
+            raise ValueError(f"{folder} holds label {most}, but its labels are 0 to {cls.num_classes - 1}")
+        return images[:, None], labels.astype(np.int64)
 
 
 DEBIAN_DIR = Path("/usr/share/datasets/fashion-mnist")
 
-_PARTS = (IdxPart("train", 60_000), IdxPart("t10k", 10_000))
+_PARTS = (ImagePart("train", 60_000), ImagePart("t10k", 10_000))
 
 
 class FashionMNIST(IdxTask):
@@ -190,9 +127,9 @@ class FashionMNIST(IdxTask):
     )
 
 
-def parts_of(split: str, train: int, test: int) -> tuple[IdxPart, ...]:
+def parts_of(split: str, train: int, test: int) -> tuple[ImagePart, ...]:
     """Return the parts of one split, by torchvision's name of it."""
-    return IdxPart(f"emnist-{split}-train", train), IdxPart(f"emnist-{split}-test", test)
+    return ImagePart(f"emnist-{split}-train", train), ImagePart(f"emnist-{split}-test", test)
 
 
 def _files(task: str, split: str) -> DataFiles:

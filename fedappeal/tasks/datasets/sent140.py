@@ -20,9 +20,9 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks.examples import Features, Labels
-from fedappeal.tasks.files.data_files import DataFiles
+from fedappeal.tasks.files.data_files import DataFiles, reading_data
 from fedappeal.tasks.labelled import NaturalTask
 from fedappeal.tasks.partitions.assign import draw_users
 
@@ -170,18 +170,12 @@ def _vectors(data_dir: Path | None) -> Path:
 @lru_cache(maxsize=2)
 def _read(settings: TaskSettings, data_dir: Path | None) -> list[tuple[Features, Labels]]:
     """Return the vectors and labels of the users that settings draw."""
-    try:
+    with reading_data(_NAME):
         by_user = read_tweets(TWEETS.path(TWEETS.find_or_download(data_dir), TWEETS.names[0]))
-        chosen = [
-            by_user[user]
-            for user in draw_users(settings, {user: len(tweets) for user, tweets in by_user.items()}, "tweets")
-        ]
+        counts = {user: len(tweets) for user, tweets in by_user.items()}
+        chosen = [by_user[user] for user in draw_users(settings, counts, "tweets")]
         spoken = [words(tweet.text) for tweets in chosen for tweet in tweets]
         vectors = embed(spoken, _vectors(data_dir), DIMENSION)
-    except (OSError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"task = {_NAME!r} cannot read its data: {error}") from None
     ends = np.cumsum([len(tweets) for tweets in chosen])[:-1]
     labels = [np.array([int(not tweet.positive) for tweet in tweets], dtype=np.int64) for tweets in chosen]
     return list(zip(np.split(vectors, ends), labels, strict=True))

@@ -1,4 +1,4 @@
-"""A data set's files: where they are looked for, and how they are downloaded."""
+"""A data set's files: where they are looked for, and how they are downloaded and read."""
 
 import contextlib
 import http.client
@@ -6,8 +6,9 @@ import io
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedappeal.settings.config import ConfigError
@@ -25,6 +26,39 @@ def environment_data_dir() -> Path | None:
     """Return the folder that the environment names, or None."""
     folder = os.environ.get(DATA_DIR)
     return Path(folder) if folder else None
+
+
+def package_file(task: str, package: str, file: Path, needed: str, again: str) -> Path:
+    """Return a file that comes with a package, without importing the package, which may take seconds.
+
+    Args:
+        task: the task's name, for messages.
+        package: the package.
+        file: where it is in the package.
+        needed: what to install where there is no such package.
+        again: what to do where the package lacks the file.
+
+    Raises:
+        ConfigError: one line: either.
+    """
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"task = {task!r} needs {needed}")
+    path = Path(spec.origin).parent / file
+    if not path.is_file():
+        raise ConfigError(f"task = {task!r} needs {path}, which this {again}")
+    return path
+
+
+@contextlib.contextmanager
+def reading_data(task: str) -> Iterator[None]:
+    """Raise what is wrong with a task's data as one line that names the task."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"task = {task!r} cannot read its data: {error}") from None
 
 
 def by_torchvision(name: str, *arguments: str) -> Callable[[str], object]:
