@@ -1,7 +1,6 @@
 """Tasks on texts: a model of a folder, and texts that are dealt out to clients."""
 
 import hashlib
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -10,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedappeal.hf.folder import ModelFolder, inside, require_hf
 from fedappeal.hf.texts import Texts, TextSettings, read_table
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.labelled import TaskOfRows
 from fedappeal.tasks.partitions import assign
-from fedappeal.tasks.task import ClientData, Labels, Rows, Split, Structure, Task
+from fedappeal.tasks.task import ClientData, Labels, Rows, Split, Structure
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +28,7 @@ _A_TOKEN = 100
 """Bytes for each place of a text while it is tokenised: of Python's lists, then ids, mask and labels, thrice."""
 
 
-class TextTask(Task):
+class TextTask(TaskOfRows):
     """Texts in a table, and a model of transformers in a folder.
 
     The table's rows are dealt out by the run's partition, or by the column that says whose row it is. A client's
@@ -153,18 +154,12 @@ class TextTask(Task):
         Raises:
             ConfigError: there is no such client, or the data set cannot be read.
         """
-        assign.check_client(self.settings, client)
-        flip = client in assign.flipped_clients(self.settings)
-        made = []
-        for part, rows in zip(
-            ("train", "test"), assign.split_rows(self.settings, client, self.rows[client]), strict=True
-        ):
-            labels = self.table.labels[rows]
-            if flip and (part == "train" or self.settings.flip_on == "both"):
-                labels = self.num_classes - 1 - labels
-            with self._named():
-                made.append(self.examples([self.table.texts[row] for row in rows], labels))
-        return ClientData(*made)
+        with self._named():
+            return super().load(client)
+
+    def held_by(self, client: int) -> tuple[NDArray[Any], Labels, Rows]:
+        """Return all texts and labels, and which of their rows a client holds."""
+        return self.table.texts, self.table.labels, self.rows[client]
 
     def batches_in(
         self, path: Path, features: Sequence[str], label: str, size: int
@@ -196,15 +191,7 @@ class TextTask(Task):
         table = self._read(Path(path), owners=False)
         return self.examples(table.texts, table.labels)
 
-    @abstractmethod
-    def examples(self, texts: Sequence[str], labels: Labels) -> Split:
-        """Return texts as examples.
-
-        Raises:
-            ValueError: a text that none can be made of.
-        """
-
-    def encoded(self, texts: Sequence[str]) -> "dict[str, Tensor]":
+    def encoded(self, texts: Sequence[str] | NDArray[Any]) -> "dict[str, Tensor]":
         """Return ``input_ids`` and ``attention_mask`` of texts, int64, shape ``(n, max_length)``."""
         import torch
 
@@ -279,7 +266,7 @@ class TextClassification(TextTask):
         padding = {"pad_token_id": self.folder.tokenizer.pad_token_id}
         return models.build(self.folder, self.own, models.CLASSIFIER, seed, self.name, **labels, **padding)
 
-    def examples(self, texts: Sequence[str], labels: Labels) -> Split:
+    def examples(self, texts: Sequence[str] | NDArray[Any], labels: Labels, /) -> Split:
         """Return texts as token ids, with their labels."""
         import torch
 
@@ -334,7 +321,7 @@ class CausalLM(TextTask):
 
         return models.build(self.folder, self.own, models.CAUSAL_LM, seed, self.name)
 
-    def examples(self, texts: Sequence[str], labels: Labels) -> Split:
+    def examples(self, texts: Sequence[str] | NDArray[Any], labels: Labels, /) -> Split:
         """Return texts as token ids; the labels are the same ids, with padding ignored.
 
         Raises:

@@ -56,12 +56,12 @@ class Texts:
     """Texts, a row each.
 
     Attributes:
-        texts: none of them blank.
+        texts: none of them blank, shape ``(n,)``.
         labels: 0..C-1, shape ``(n,)``; all 0 where texts have none.
         owners: whose each row is; empty where the table does not say.
     """
 
-    texts: Sequence[str]
+    texts: NDArray[np.object_]
     labels: Labels
     owners: Sequence[str]
 
@@ -109,7 +109,7 @@ def read_table(
     if not texts:
         raise ValueError("it has no rows")
     numbers = np.concatenate(labels) if labels else np.zeros(len(texts))
-    return Texts(texts, numbers.astype(np.int64), owners)
+    return Texts(np.array(texts, dtype=object), numbers.astype(np.int64), owners)
 
 
 def _texts(rows: RowNumbers, cells: Cells, column: str, problems: Problems) -> list[str]:

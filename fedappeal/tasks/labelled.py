@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,43 @@ LOADED = 4
 """Copies of a client's examples while they are loaded, split and held out."""
 
 
-class LabelledTask(Task):
+class TaskOfRows(Task):
+    """A task whose clients hold rows of a data set, each with a label; some clients' labels are flipped."""
+
+    @abstractmethod
+    def held_by(self, client: int) -> tuple[NDArray[Any], Labels, Rows]:
+        """Return arrays of inputs and of labels, and which of their rows a client holds."""
+
+    @abstractmethod
+    def examples(self, x: NDArray[Any], labels: Labels, /) -> Split:
+        """Return inputs as the model takes them, with their labels."""
+
+    @cached_property
+    def flipped(self) -> frozenset[int]:
+        """The clients whose labels are flipped."""
+        return assign.flipped_clients(self.settings)
+
+    def load(self, client: int) -> ClientData:
+        """Return one client's data, on the CPU.
+
+        Args:
+            client: 0..clients-1 are the seen clients, then come the unseen ones.
+
+        Raises:
+            ConfigError: no such client, the data cannot be read, or they are not enough for the clients.
+        """
+        assign.check_client(self.settings, client)
+        x, y, rows = self.held_by(client)
+        flip = client in self.flipped
+        flips = (flip, flip and self.settings.flip_on == "both")
+        made = [
+            self.examples(x[part], self.num_classes - 1 - y[part] if flipped else y[part])
+            for part, flipped in zip(assign.split_rows(self.settings, client, rows), flips, strict=True)
+        ]
+        return ClientData(*made)
+
+
+class LabelledTask(TaskOfRows):
     """A classification task whose clients hold labelled rows of arrays.
 
     Attributes:
@@ -38,17 +74,14 @@ class LabelledTask(Task):
     dropout: float | None = 0.2
 
     @abstractmethod
-    def held_by(self, client: int) -> tuple[NDArray[np.generic], Labels, Rows]:
-        """Return arrays of inputs and of labels, and which of their rows a client holds."""
-
-    @abstractmethod
     def scaled(self, x: NDArray[np.generic]) -> "Tensor":
         """Return inputs as the model takes them."""
 
-    @cached_property
-    def flipped(self) -> frozenset[int]:
-        """The clients whose labels are flipped."""
-        return assign.flipped_clients(self.settings)
+    def examples(self, x: NDArray[Any], labels: Labels, /) -> Split:
+        """Return scaled inputs with their labels."""
+        import torch
+
+        return Split(self.scaled(x), torch.from_numpy(labels))
 
     def initial_model(self, seed: int) -> "nn.Module":
         """Return w_0 of the model that the settings name, on the CPU."""
@@ -59,28 +92,6 @@ class LabelledTask(Task):
             if name == "mlp":
                 return models.mlp(math.prod(self.input_shape), self.num_classes, self.hidden, self.dropout)
             return models.build(name, self.input_shape, self.num_classes)
-
-    def load(self, client: int) -> ClientData:
-        """Return one client's data, on the CPU.
-
-        Args:
-            client: 0..clients-1 are the seen clients, then come the unseen ones.
-
-        Raises:
-            ConfigError: no such client, the data cannot be read, or they are not enough for the clients.
-        """
-        assign.check_client(self.settings, client)
-        x, y, rows = self.held_by(client)
-        train, test = assign.split_rows(self.settings, client, rows)
-        flip = client in self.flipped
-        on_test = flip and self.settings.flip_on == "both"
-        return ClientData(self._split(x, y, train, flip), self._split(x, y, test, on_test))
-
-    def _split(self, x: NDArray[np.generic], y: Labels, rows: Rows, flip: bool) -> Split:
-        import torch
-
-        labels = torch.from_numpy(y[rows])
-        return Split(self.scaled(x[rows]), self.num_classes - 1 - labels if flip else labels)
 
 
 class PartitionedTask(LabelledTask):

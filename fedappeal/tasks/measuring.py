@@ -187,11 +187,7 @@ def _number_of(measure: Callable[..., Any], *arguments: Any) -> float:
 
 def bytes_of(outputs: Any) -> int:
     """Return the bytes of a model's outputs."""
-    if isinstance(outputs, Mapping):
-        return sum(map(bytes_of, outputs.values()))
-    if isinstance(outputs, list | tuple):
-        return sum(map(bytes_of, outputs))
-    return outputs.numel() * outputs.element_size() if isinstance(outputs, Tensor) else 0
+    return sum(tensor.nbytes for _, tensor in tensors_of(outputs) if isinstance(tensor, Tensor))
 
 
 def check_bytes(size: float) -> None:
