@@ -1,30 +1,17 @@
 """The claims of an experiment's file: each is made for the groups, rows and columns that it names."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, Literal
 
 from fedappeal.reproductions.calls import Call, value_of
 from fedappeal.studies.data_file import Part
-from fedappeal.studies.experiment import Arm, Claim, Contrast, Margin, Numbers
+from fedappeal.studies.experiment import Arm, Claim, Contrast, Margin
 from fedappeal.views.comparison.measures import LATE, Measure
 
 ALL_OTHERS = "*"
 
-
-@dataclass(frozen=True)
-class ClaimGroup:
-    """The rows that a claim may name, under a heading.
-
-    Attributes:
-        title: the heading.
-        arms: by the key that claims have for them.
-    """
-
-    title: str
-    arms: Mapping[str, Arm]
+Claimed = Mapping[str, Arm]
+"""The rows that a claim may name, by the keys that it has for them."""
 
 
 class ComparedPart(Part):
@@ -80,64 +67,43 @@ class ClaimPart(Part):
         """The claim's columns."""
         return [ComparedPart(key=part) if isinstance(part, str) else part for part in self.columns]
 
-    def made(self, group: ClaimGroup, columns: Mapping[str, Measure]) -> Iterator[Claim]:
-        """Yield the claims of one group."""
-        columns_compared = self.compared or [ComparedPart(key="")]
-        for row, column, other in product(self._rows_in(group), columns_compared, self._others_in(group)):
+    def made(self, heading: str, arms: Claimed, columns: Mapping[str, Measure]) -> Iterator[Claim]:
+        """Yield the claims of one group: its heading, and its rows."""
+        rows = [row for row in self.rows if row in arms] if self.rows else [""]
+        others = arms if self.others == (ALL_OTHERS,) else [key for key in self.others if key in arms]
+        others = others if self.others else [""]
+        for row, column, other in product(rows, self.compared or [ComparedPart(key="")], others):
             if other and other == row:
                 continue
-            sides = tuple(group.arms[key] for key in (row, other) if key)
+            sides = [key for key in (row, other) if key]
             measure = columns.get(column.key)
-            if self.as_printed and measure and not _paper_agrees(group, sides, measure):
+            if self.as_printed and measure and not _paper_agrees(arms, sides, measure):
                 continue
-            titles = dict(zip(("row", "other"), (arm.shown for arm in sides), strict=False))
+            titles = dict(zip(("row", "other"), (arms[key].shown for key in sides), strict=False))
             words = column.words or (measure.title.removesuffix(f", last {LATE} rounds") if measure else "")
+            usual = "points" if measure and measure.percent else ""
             yield Claim(
                 self.text.format(**titles, column=words),
-                self._margin(group, sides, column.key),
-                group.title,
-                self._unit(measure),
+                self._margin(arms, sides, column.key),
+                heading,
+                usual if self.unit is None else self.unit,
                 self.inclusive,
                 self.ours or column.ours,
             )
 
-    def _rows_in(self, group: ClaimGroup) -> list[str]:
-        """Return the keys of the group's rows; one empty key without rows."""
-        return [row for row in self.rows if row in group.arms] if self.rows else [""]
-
-    def _others_in(self, group: ClaimGroup) -> list[str]:
-        """Return the keys of the rows that they are compared with."""
-        if self.others == (ALL_OTHERS,):
-            return [*group.arms]
-        return [key for key in self.others if key in group.arms] if self.others else [""]
-
-    def _unit(self, measure: Measure | None) -> str:
-        if self.unit is not None:
-            return self.unit
-        return "points" if measure and measure.percent else ""
-
-    def _margin(self, group: ClaimGroup, sides: Sequence[Arm], column: str) -> Margin:
+    def _margin(self, arms: Claimed, sides: Sequence[str], column: str) -> Margin:
         if self.margin:
             margin, *arguments = value_of(self.margin)
-            keys = {arm.name: key for key, arm in group.arms.items()}
-            named = [*(keys[arm.name] for arm in sides), *([column] if column else [])]
-            return partial(_margin_of, margin, group, named, arguments)
-        one: tuple[str, str] = (sides[0].name, column)
-        sign: Literal[1, -1] = -1 if self.lower else 1
-        if len(sides) == 1 and not self.other_column:
-            return Contrast(one, self.bound, sign, self.event)
-        return Contrast(one, (sides[-1].name, self.other_column or column), sign, self.event)
+            named = [*sides, *([column] if column else [])]
+            return lambda number: margin(lambda row, key: number(arms[row].name, key), *named, *arguments)
+        one, other = arms[sides[0]].name, arms[sides[-1]].name
+        alone = len(sides) == 1 and not self.other_column
+        compared = self.bound if alone else (other, self.other_column or column)
+        return Contrast((one, column), compared, -1 if self.lower else 1, self.event)
 
 
-def _margin_of(
-    margin: Callable[..., float], group: ClaimGroup, named: Sequence[str], arguments: Sequence[Any], number: Numbers
-) -> float:
-    """Return a margin of the group's numbers, by the rows' keys in the group."""
-    return margin(lambda row, key: number(group.arms[row].name, key), *named, *arguments)
-
-
-def _paper_agrees(group: ClaimGroup, sides: Sequence[Arm], measure: Measure) -> bool:
+def _paper_agrees(arms: Claimed, sides: Sequence[str], measure: Measure) -> bool:
     """Return whether the paper's numbers support the first row, or are not printed."""
-    values = {arm.name: value for arm in group.arms.values() if (value := arm.printed(measure)) is not None}
-    one, other = (arm.name for arm in sides)
+    values = {arm.name: value for arm in arms.values() if (value := arm.printed(measure)) is not None}
+    one, other = (arms[key].name for key in sides)
     return not values or (other in values and values[one] > values[other])

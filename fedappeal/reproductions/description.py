@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedappeal.record.columns import Better
 from fedappeal.reproductions.calls import Call, evaluate_call, find_name
-from fedappeal.reproductions.claims import ALL_OTHERS, ClaimGroup, ClaimPart
+from fedappeal.reproductions.claims import ALL_OTHERS, ClaimPart
 from fedappeal.settings.config import Scalar
 from fedappeal.studies import pictures
 from fedappeal.studies.data_file import Part, in_one_line
@@ -190,13 +190,13 @@ class Description(Part):
             if unknown := names - set(there):
                 raise ValueError(f"claims: there is no {kind} '{min(unknown)}'")
         if part.heading is not None:
-            yield from part.made(ClaimGroup(part.heading, all_arms), columns)
+            yield from part.made(part.heading, all_arms, columns)
             return
         for key in part.groups or arms:
             if key not in part.but:
                 group = self.groups[key]
                 beside = {row: arms[other][row] for row, other in group.against.items()}
-                yield from part.made(ClaimGroup(group.title, {**beside, **arms[key]}), columns)
+                yield from part.made(group.title, {**beside, **arms[key]}, columns)
 
     def _drawing(self, drawing: str | Mapping[str, Any]) -> Drawing:
         if isinstance(drawing, str):

@@ -14,14 +14,22 @@ import numpy as np
 from fedappeal.studies.experiment import Contrast, Drawing, Results, RunResult
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.views.comparison.curves import by_round
-from fedappeal.views.comparison.measures import COLOURS, DASHES, Figure, Line, Lines, continued, new_panels
+from fedappeal.views.comparison.measures import (
+    COLOURS,
+    DASHES,
+    Figure,
+    Lines,
+    Value,
+    continued,
+    new_panels,
+    recorded,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Reading = str | Callable[[Line], float | None]
-"""A key of the history's lines, or a function that reads a value off a line."""
-Panel = tuple[Reading, str, bool]
+Panel = tuple[Value, str, bool]
 """One panel of curves: what is drawn, label of the axis, whether in per cent."""
 Mark = tuple[str, Callable[[Lines], Sequence[int]]]
 """Thin vertical lines: what they stand for, and the rounds of a run that get one."""
@@ -148,18 +156,9 @@ def by_seed(key: str, across: int = 4, at_least: float | None = None) -> Drawing
     return draw
 
 
-def _value(line: Line, reading: Reading) -> float | None:
-    return reading(line) if callable(reading) else line.get(reading)
-
-
-def recorded(lines: Lines, reading: Reading) -> dict[int, float]:
-    """Return the values of a history, by the rounds in which one was recorded."""
-    return {int(line["round"]): value for line in lines if (value := _value(line, reading)) is not None}
-
-
-def curve(runs: Sequence[RunResult], reading: Reading) -> tuple[list[int], list[float]]:
+def curve(runs: Sequence[RunResult], of: Value) -> tuple[list[int], list[float]]:
     """Return rounds and means over runs, up to where a run's model diverged."""
-    by_number = by_round([(run.seed, run.lines) for run in runs], lambda line: _value(line, reading))
+    by_number = by_round([(run.seed, run.lines) for run in runs], lambda line: value_of(line, of))
     return list(by_number), [fmean(values) for values in by_number.values()]
 
 

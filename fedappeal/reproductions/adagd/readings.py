@@ -1,8 +1,7 @@
 """What is read off runs that agents leave, and margins of the claims about them."""
 
 from fedappeal.studies.experiment import Numbers
-from fedappeal.studies.pictures import Reading, recorded
-from fedappeal.views.comparison.measures import Line, Lines, best, last, reading
+from fedappeal.views.comparison.measures import Line, Lines, Value, best, last, reading, recorded
 
 CONSIDERABLE = 5
 """Points of accuracy that count as a considerable loss; the paper uses the word and gives no number."""
@@ -27,7 +26,7 @@ def population(line: Line) -> float | None:
 
 
 @reading
-def before_any_left(lines: Lines, of: Reading) -> float | None:
+def before_any_left(lines: Lines, of: Value) -> float | None:
     """Return the last value recorded before the round in which the first agent leaves.
 
     An agent leaves on receiving the model, so the model it leaves with is that of the round before. None where no
@@ -49,24 +48,6 @@ def below_best(lines: Lines) -> float | None:
     """Return the final accuracy's distance below the highest."""
     end, highest = last("accuracy")(lines), best("accuracy")(lines)
     return None if end is None or highest is None else highest - end
-
-
-@reading
-def first(lines: Lines, key: str) -> float | None:
-    """Return the first value recorded."""
-    return next(iter(recorded(lines, key).values()), None)
-
-
-@reading
-def population_end(lines: Lines) -> float | None:
-    """Return the population's last accuracy."""
-    return next(reversed(recorded(lines, population).values()), None)
-
-
-@reading
-def population_peak(lines: Lines) -> float | None:
-    """Return the population's highest accuracy."""
-    return max(recorded(lines, population).values(), default=None)
 
 
 @reading

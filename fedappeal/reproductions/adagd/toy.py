@@ -6,8 +6,9 @@ algorithm of section 2 that averages the gradients of the agents that have not l
 `adagd` is Algorithm 1 by the strategy's own `strategies.adagd.step`, with agents that would leave in the same way.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Protocol
 
 import numpy as np
@@ -103,6 +104,35 @@ class Trajectory:
         return bool(self.left) and bool((self.losses[-1] > precision).any())
 
 
+Move = Callable[[Floats, list[int], float], tuple[Floats | None, bool]]
+"""Of a model, the agents that stay and a step size: the change; None: the path ends, and whether by its algorithm."""
+
+
+def _follow(
+    problem: ToyAgents, start: Iterable[float], steps: Iterable[float], precision: float, move: Move
+) -> Trajectory:
+    """Return the path of an algorithm until no agent is left, the steps end or it stops."""
+    w = np.array(list(start), dtype=np.float64)
+    points, left, stopped = [w], dict[int, int](), False
+    _leave(problem.losses(w), precision, left, 0)
+    for r, step in enumerate(steps, 1):
+        if not (there := [m for m in range(len(problem.losses(w))) if m not in left]):
+            break
+        change, stopped = move(w, there, step)
+        if change is None:
+            break
+        w = w + change
+        points.append(w)
+        _leave(problem.losses(w), precision, left, r)
+    return Trajectory(np.array(points), problem.losses(np.array(points)), left, stopped)
+
+
+def _leave(losses: Floats, precision: float, left: dict[int, int], index: int) -> None:
+    for m, loss in enumerate(losses):
+        if loss <= precision:
+            left.setdefault(m, index)
+
+
 def uniform(problem: ToyAgents, start: Iterable[float], steps: Iterable[float], precision: float) -> Trajectory:
     """Return the path along the mean gradient of the agents that stay.
 
@@ -114,16 +144,11 @@ def uniform(problem: ToyAgents, start: Iterable[float], steps: Iterable[float], 
         steps: the step sizes eta_r.
         precision: epsilon.
     """
-    w = np.array(list(start), dtype=np.float64)
-    points, left = [w], dict[int, int]()
-    _leave(problem.losses(w), precision, left, 0)
-    for r, step in enumerate(steps, 1):
-        if not (there := _staying(problem, w, left)):
-            break
-        w = w - step * problem.gradients(w)[there].mean(axis=0)
-        points.append(w)
-        _leave(problem.losses(w), precision, left, r)
-    return Trajectory(np.array(points), problem.losses(np.array(points)), left)
+
+    def move(w: Floats, there: list[int], step: float) -> tuple[Floats, bool]:
+        return -step * problem.gradients(w)[there].mean(axis=0), False
+
+    return _follow(problem, start, steps, precision, move)
 
 
 def adagd(
@@ -142,30 +167,13 @@ def adagd(
     """
     from strategies.adagd import step
 
-    w = np.array(list(start), dtype=np.float64)
-    points, left, stopped = [w], dict[int, int](), False
-    _leave(problem.losses(w), precision, left, 0)
-    for r in range(1, rounds + 1):
-        if not (there := _staying(problem, w, left)):
-            break
-        move = step(problem.gradients(w)[there], problem.losses(w)[there], step_size, precision)
-        if move.direction is None or move.stalled:
-            stopped = move.direction is None
-            break
-        w = w + step_size * move.direction
-        points.append(w)
-        _leave(problem.losses(w), precision, left, r)
-    return Trajectory(np.array(points), problem.losses(np.array(points)), left, stopped)
+    def move(w: Floats, there: list[int], eta: float) -> tuple[Floats | None, bool]:
+        new = step(problem.gradients(w)[there], problem.losses(w)[there], eta, precision)
+        if new.direction is None or new.stalled:
+            return None, new.direction is None
+        return eta * new.direction, False
 
-
-def _staying(problem: ToyAgents, w: Floats, left: Mapping[int, int]) -> list[int]:
-    return [m for m in range(len(problem.losses(w))) if m not in left]
-
-
-def _leave(losses: Floats, precision: float, left: dict[int, int], index: int) -> None:
-    for m, loss in enumerate(losses):
-        if loss <= precision:
-            left.setdefault(m, index)
+    return _follow(problem, start, repeat(step_size, rounds), precision, move)
 
 
 def harmful_steps(problem: ToyProblem, start: Floats, precision: float) -> tuple[float, float] | None:

@@ -96,6 +96,9 @@ Lines = Sequence[Line]
 Reading = Callable[[Lines], float | None]
 """Reads a number off the lines of a run's history; None where the run has none."""
 
+Value = str | Callable[[Line], float | None]
+"""A key of the history's lines, or a function that reads a value off a line."""
+
 LATE = 20
 """Rounds at the end of a run over which a measure is averaged: the last round alone is noisy."""
 
@@ -162,12 +165,28 @@ def unmeasured(line: Line) -> bool:
     return "round" in line and 2 * line.get("evaluated", 0) < line.get("expected", 0)
 
 
+def value_of(line: Line, of: Value) -> float | None:
+    """Return a line's value; None if it was not recorded."""
+    return of(line) if callable(of) else line.get(of)
+
+
+def recorded(lines: Lines, of: Value) -> dict[int, float]:
+    """Return the values of a history, by the rounds in which one was recorded."""
+    return {int(line["round"]): value for line in lines if (value := value_of(line, of)) is not None}
+
+
 @reading
-def last(lines: Lines, key: str) -> float | None:
+def first(lines: Lines, of: Value) -> float | None:
+    """Return the first value recorded."""
+    return next(iter(recorded(lines, of).values()), None)
+
+
+@reading
+def last(lines: Lines, of: Value) -> float | None:
     """Return the last recorded value; None if clients could not measure later models."""
     for line in reversed(lines):
-        if line.get(key) is not None:
-            return float(line[key])
+        if (value := value_of(line, of)) is not None:
+            return float(value)
         if unmeasured(line):
             break
     return None
@@ -187,9 +206,9 @@ def late(lines: Lines, key: str, rounds: int) -> float | None:
 
 
 @reading
-def best(lines: Lines, key: str) -> float | None:
+def best(lines: Lines, of: Value) -> float | None:
     """Return the largest value of the run."""
-    return max((float(line[key]) for line in lines if line.get(key) is not None), default=None)
+    return max(map(float, recorded(lines, of).values()), default=None)
 
 
 @reading

@@ -13,7 +13,7 @@ from fedappeal.reproductions.adagd.precision import PRECISIONS, SWEEPS
 from fedappeal.reproductions.adagd.readings import defections, population
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment
-from fedappeal.studies.pictures import recorded
+from fedappeal.views.comparison.measures import recorded
 from server.build import check_settings
 from tests.studies.small import holds
 
