@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.commands import command
-from benchmarks.runner import ROOT, BenchRow, Figures
+from benchmarks.runner import ROOT, BenchRow, Figures, command
 
 CLIENTS = 3
 _SHARED = "--partition iid --influence off --start-timeout 600 --round-timeout 600"

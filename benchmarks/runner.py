@@ -8,6 +8,7 @@ machine: read the ratios. Rows about what comes out (`influence`) have no refere
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,6 +123,32 @@ def measure(
             for side, tree in trees.items():
                 runs.setdefault(arm + side, []).append(start(name, arm, rounds, tree))
         yield runs
+
+
+FEDAPPEAL = [sys.executable, "-m", "fedappeal.cli.main"]
+"""The program: what a user waits and pays for, Python's start and all processes included."""
+
+
+def children_cpu() -> float:
+    """Return the CPU seconds of this process's ended children."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def command(words: str, rounds: int = 0) -> Figures:
+    """Run a command; return seconds, CPU seconds, bytes of its folder, and the last loss."""
+    options = [*words.split(), *(["--rounds", str(rounds)] if rounds else [])]
+    options += ["--threads", "1"] if options[0] == "simulate" else []
+    with TemporaryDirectory(prefix="fedappeal-benchmark-") as scratch:
+        folder, used, started = Path(scratch) / "run", children_cpu(), time.perf_counter()
+        subprocess.run([*FEDAPPEAL, *options, "--out", str(folder)], check=True, stdout=sys.stderr)
+        whole, used = time.perf_counter() - started, children_cpu() - used
+        lines = [json.loads(line) for line in (folder / "history.jsonl").read_text("utf-8").splitlines()]
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    start = whole - sum(line["seconds"] for line in lines)
+    seconds = [float(line["seconds"]) for line in lines[1:]]
+    loss = next((f"{line['loss']:.6f}" for line in lines[::-1] if line.get("loss") is not None), "")
+    return {"whole s": whole, "CPU s": used, "start s": start, "s": seconds, "bytes": size, "loss": loss}
 
 
 def median(value: float | list[float] | str) -> float | None:

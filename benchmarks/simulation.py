@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.commands import command
-from benchmarks.runner import ROOT, BenchRow, Clock, Figures, design_of, peak_mib, row_size
+from benchmarks.runner import ROOT, BenchRow, Clock, Figures, command, design_of, peak_mib, row_size
 
 Settings = Mapping[str, Any]
 

@@ -57,14 +57,14 @@ class FolderNoticed(Noticed):
 
     def say(self, root: Path, images: int, shape: tuple[int, ...]) -> None:
         """Log a line for each oddity."""
-        if self.hidden:
-            log.warning("data %s: %d hidden file(s) or folder(s) are skipped", root, self.hidden)
-        if self.others:
-            log.warning("data %s: %d file(s) that are no images are left out", root, self.others)
-        if self.transparent:
-            log.warning("data %s: %d transparent image(s) are laid over white", root, self.transparent)
-        if self.frames:
-            log.warning("data %s: of %d image(s) with several frames the first one is used", root, self.frames)
+        for count, text in (
+            (self.hidden, "data %s: %d hidden file(s) or folder(s) are skipped"),
+            (self.others, "data %s: %d file(s) that are no images are left out"),
+            (self.transparent, "data %s: %d transparent image(s) are laid over white"),
+            (self.frames, "data %s: of %d image(s) with several frames the first one is used"),
+        ):
+            if count:
+                log.warning(text, root, count)
         if self.resized:
             text = "data %s: %d of %d images are resized to %dx%d"
             log.info(text, root, self.resized, images, shape[2], shape[1])

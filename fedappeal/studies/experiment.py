@@ -157,7 +157,6 @@ class RunResult:
     Attributes:
         arm: its row.
         seed: its seed.
-        settings: all its settings.
         lines: its history; of a computed experiment one line, what ``compute`` returned.
         path: its folder.
         recorded: its numbers by `Measure.key`, read from a page's JSON in place of the history; None: not so.
@@ -165,7 +164,6 @@ class RunResult:
 
     arm: Arm
     seed: int
-    settings: Mapping[str, Any]
     lines: Lines
     path: Path
     recorded: Mapping[str, float | None] | None = None

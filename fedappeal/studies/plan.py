@@ -69,7 +69,7 @@ class PlannedRun:
         """Return the result of a finished run."""
         computed = [] if self.config else [json.loads((self.path / RESULT).read_text("utf-8"))["result"]]
         lines = computed or Record(self.path).history
-        return RunResult(self.arm, self.seed, self.settings, lines, self.path)
+        return RunResult(self.arm, self.seed, lines, self.path)
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings and versions in the run's folder; empty without a folder."""

@@ -147,7 +147,7 @@ class StudyRecord:
 def recorded_runs(numbers: StudyResults, arms: Mapping[str, Arm]) -> tuple[RunResult, ...]:
     """Return the runs of these rows, with their numbers in place of histories."""
     return tuple(
-        RunResult(arms[row.name], seed, {}, (), Path(), {key: ours[n] for key, ours in row.ours.items()})
+        RunResult(arms[row.name], seed, (), Path(), {key: ours[n] for key, ours in row.ours.items()})
         for row in numbers.rows
         if row.name in arms
         for n, seed in enumerate(row.seeds)

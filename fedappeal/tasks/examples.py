@@ -220,16 +220,21 @@ def with_held_out(data: ClientData) -> ClientData:
     order of their hashes while they fit. Equal inputs have one hash and stay together, so that no held-out example
     was trained on under another row.
     """
-    import torch
-
     rows = held_out_rows(data.train) if data.held_out is None else []
     if not rows:
         return data
-    held_out = torch.zeros(len(data.train), dtype=torch.bool)
-    held_out[rows] = True
-    device = data.train.device
-    trained, taken = (mask.nonzero().flatten().to(device) for mask in (~held_out, held_out))
-    return ClientData(data.train.take(trained), data.test, data.train.take(taken), scaling=data.scaling)
+    taken, trained = _parted(data.train, rows)
+    return ClientData(trained, data.test, taken, scaling=data.scaling)
+
+
+def _parted(split: Split, rows: list[int]) -> tuple[Split, Split]:
+    """Return the examples of these rows, and the others."""
+    import torch
+
+    first = torch.zeros(len(split), dtype=torch.bool)
+    first[rows] = True
+    one, other = (mask.nonzero().flatten().to(split.device) for mask in (first, ~first))
+    return split.take(one), split.take(other)
 
 
 def held_out_rows(train: Split) -> list[int]:
@@ -250,15 +255,10 @@ def halves_of(held_out: Split) -> tuple[Split, Split] | None:
 
     None for fewer than `FEWEST_HALVED` examples, and where equal inputs leave less than a third for the first.
     """
-    import torch
-
     rows = _first_rows(held_out, len(held_out) // 2)[0]
     if len(held_out) < FEWEST_HALVED or len(rows) < len(held_out) // ONE_IN:
         return None
-    first = torch.zeros(len(held_out), dtype=torch.bool)
-    first[rows] = True
-    one, other = (mask.nonzero().flatten().to(held_out.device) for mask in (first, ~first))
-    return held_out.take(one), held_out.take(other)
+    return _parted(held_out, rows)
 
 
 def _first_rows(split: Split, most: int) -> tuple[list[int], int, int]:

@@ -28,7 +28,7 @@ def test_a_bound_holds_everywhere_or_not_at_all() -> None:
 def test_the_picture(tmp_path: Path) -> None:
     experiment = Experiment("x", "x", "x", (ARM,))
     runs = tuple(
-        RunResult(ARM, n, {}, [bounds.comparison([10, 20, 40], [3, 2, 1], [9, 8, 7])], tmp_path) for n in range(2)
+        RunResult(ARM, n, [bounds.comparison([10, 20, 40], [3, 2, 1], [9, 8, 7])], tmp_path) for n in range(2)
     )
     save(bounds.drawing("rounds T", "loss")(Results(experiment, runs)), tmp_path / "curve")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -11,7 +11,7 @@ from fedappeal.views.comparison.measures import new_figure
 
 def run(seed: int, accuracies: list[float]) -> RunResult:
     lines = [{"round": at, "accuracy": value} for at, value in enumerate(accuracies, 1)]
-    return RunResult(Arm("a row"), seed, {}, lines, Path())
+    return RunResult(Arm("a row"), seed, lines, Path())
 
 
 def test_a_run_that_has_ended_keeps_its_model_and_a_dot_marks_the_last_ones_end() -> None:
@@ -44,7 +44,7 @@ def test_a_mean_has_only_the_rounds_that_were_evaluated() -> None:
     pytest.importorskip("matplotlib")
     axes = new_figure(4, 3).subplots()
     every_second = RunResult(
-        Arm("a row"), 1, {}, [{"round": 2, "accuracy": 0.5}, {"round": 3}, {"round": 4, "accuracy": 0.1}], Path()
+        Arm("a row"), 1, [{"round": 2, "accuracy": 0.5}, {"round": 3}, {"round": 4, "accuracy": 0.1}], Path()
     )
     over_rounds(axes, ("accuracy", "accuracy %", True), {"a row": [run(0, [0.9, 0.9]), every_second]}, ("a row",))
     [mean] = [line for line in axes.lines if line.get_label() == "a row"]

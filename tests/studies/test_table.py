@@ -50,9 +50,9 @@ def test_a_model_that_diverged_is_not_spoken_for_by_the_rounds_before() -> None:
     assert late("accuracy", 25)(recovered) is None
     arm, accuracy = Arm("a"), Measure("accuracy", "", last("accuracy"))
     few = [*LINES, {"round": 6, "accuracy": 0.9, "evaluated": 2, "expected": 5}]
-    assert RunResult(arm, 0, {}, few, Path()).number(accuracy) is None, "fewer than half of them do not speak for all"
+    assert RunResult(arm, 0, few, Path()).number(accuracy) is None, "fewer than half of them do not speak for all"
     half = [*LINES, {"round": 6, "accuracy": 0.9, "evaluated": 2, "expected": 4}]
-    assert RunResult(arm, 0, {}, half, Path()).number(accuracy) == 0.9
+    assert RunResult(arm, 0, half, Path()).number(accuracy) == 0.9
 
 
 def test_a_share_is_shown_in_per_cent() -> None:
@@ -113,7 +113,7 @@ def results(*found: tuple[int, int, float, float | None], of: Experiment | None 
     runs = []
     for arm, seed, accuracy, loss in found:
         lines = [{"round": 1, "accuracy": accuracy - 0.1}, {"round": 2, "accuracy": accuracy, "loss": loss}]
-        runs.append(RunResult(made.arms[arm], seed, {}, lines, Path(".")))
+        runs.append(RunResult(made.arms[arm], seed, lines, Path(".")))
     return Results(made, tuple(runs))
 
 
@@ -165,7 +165,7 @@ def test_runs_that_diverged_are_named_and_counted(tmp_path: Path) -> None:
     for path, reason in zip(paths, ["", DIVERGED, "", DIVERGED, "every client is satisfied"], strict=True):
         path.mkdir()
         (path / EVENTS).write_text(json.dumps({"event": "finished", "round": 9, "reason": reason}) + "\n")
-    found = Results(made, tuple(RunResult(arm, n, {}, lines[n], path) for n, path in enumerate(paths)))
+    found = Results(made, tuple(RunResult(arm, n, lines[n], path) for n, path in enumerate(paths)))
     row = next(row for row in numbers_table(found, made.arms).rows if row[0] == arm.shown)
     assert row[1] == "60.00 ± 8.16 (4 of 5) (70.86)"  # variance (10^2 + 10^2) / 3
     assert diverged_runs(found) == {

@@ -28,9 +28,9 @@ def several(rows: list[tuple[float | None, ...]], paper: float | None = None, **
     claims = tuple(Claim(f"claim {n}", margin, **fields) for n, margin in enumerate(margins))
     measure = Measure("x", "x", last("x"))
     experiment = Experiment("one", "One", "P", tuple(arms), measures=(measure,), claims=claims)
-    runs = [RunResult(arms[0], seed, {}, (), Path(), {"x": 0.0}) for seed in range(len(rows[0]))]
+    runs = [RunResult(arms[0], seed, (), Path(), {"x": 0.0}) for seed in range(len(rows[0]))]
     runs += [
-        RunResult(arm, seed, {}, (), Path(), {"x": value})
+        RunResult(arm, seed, (), Path(), {"x": value})
         for arm, row in zip(arms[1:], rows, strict=True)
         for seed, value in enumerate(row)
     ]
@@ -63,8 +63,8 @@ def test_a_run_that_is_still_to_be_made_keeps_no_claim_from_its_verdict_as_a_mis
     one, other = Arm("one", {}, {}), Arm("other", {}, {})
     claim = Claim("one over other", Contrast(("one", "x"), ("other", "x")))
     experiment = Experiment("e", "E", "P", (one, other), measures=(Measure("x", "x", last("x")),), claims=(claim,))
-    runs = [RunResult(one, seed, {}, (), Path(), {"x": 2.0 + seed / 2}) for seed in range(3)]
-    runs += [RunResult(other, seed, {}, (), Path(), {"x": 0.0}) for seed in range(4)]
+    runs = [RunResult(one, seed, (), Path(), {"x": 2.0 + seed / 2}) for seed in range(3)]
+    runs += [RunResult(other, seed, (), Path(), {"x": 0.0}) for seed in range(4)]
     (complete,) = verdicts(Results(experiment, tuple(runs), waiting=frozenset({("one", 3)})))
     assert (complete.word, sorted(complete.margins)) == ("reproduced", [0, 1, 2])
     (lacking,) = verdicts(Results(experiment, tuple(runs)))

@@ -128,11 +128,8 @@ def _foreign(table: TextTable) -> TextTable:
 
     A run's folder's names are among them.
     """
-    return TextTable(table.title, _escaped_cells(table.header), tuple(map(_escaped_cells, table.rows)))
-
-
-def _escaped_cells(cells: Iterable[str]) -> tuple[str, ...]:
-    return tuple(map(as_markdown, cells))
+    header, *rows = (tuple(map(as_markdown, cells)) for cells in (table.header, *table.rows))
+    return TextTable(table.title, header, tuple(rows))
 
 
 _LATEX = str.maketrans(

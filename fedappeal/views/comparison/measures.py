@@ -219,17 +219,19 @@ def total(lines: Lines, key: str, unit: float = 1.0) -> float | None:
 
 
 @reading
-def joined_share(lines: Lines, rounds: int = 0, after: int = 0) -> float | None:
+def joined_share(lines: Lines, rounds: int = 0, after: int = 0, also: Sequence[str] = ()) -> float | None:
     """Return the share that joined of the clients asked to train.
 
     Args:
         lines: of the history.
         rounds: number of the run's last rounds that count; 0: all.
         after: only rounds after this one.
+        also: other outcomes that count, such as ``refused``: FedALIGN refuses updates.
     """
     chosen = [line for line in lines[-rounds:] if int(line["round"]) > after]
     asked = sum(int(line["asked"]) for line in chosen)
-    return sum(int(line["joined"]) for line in chosen) / asked if asked else None
+    joined = sum(int(line.get(key, 0)) for line in chosen for key in ("joined", *also))
+    return joined / asked if asked else None
 
 
 def run_measures(metric: Metric = BY_ACCURACY, averaged: bool = True) -> tuple[Measure, ...]:
@@ -300,15 +302,9 @@ def kept(lines: Lines, clients: int, rounds: int) -> float | None:
         clients: their number.
         rounds: number of the run's last rounds that count.
     """
-    return fmean(_number_joined(line) / clients for line in lines[-rounds:]) if lines else None
-
-
-def _number_joined(line: Mapping[str, int]) -> int:
-    """Return how many clients joined, surplus and refused ones included.
-
-    Surplus ones came after enough others; FedALIGN refuses updates.
-    """
-    return line["joined"] + line.get("refused", 0) + line.get("surplus", 0)
+    # Surplus ones came after enough others; FedALIGN refuses updates.
+    joined = (line["joined"] + line.get("refused", 0) + line.get("surplus", 0) for line in lines[-rounds:])
+    return fmean(number / clients for number in joined) if lines else None
 
 
 @reading
@@ -329,6 +325,13 @@ def megabytes_to(lines: Lines, column: str, target: float) -> float | None:
     """
     rounds, megabytes = rounds_to(column, target)(lines), training_megabytes(lines)
     return sum(megabytes[: int(rounds)]) if rounds is not None and megabytes else None
+
+
+@reading
+def megabytes_a_round(lines: Lines) -> float | None:
+    """Return the mean training megabytes of the rounds that asked a client."""
+    sizes = [megabytes for megabytes, line in zip(training_megabytes(lines), lines, strict=False) if line["asked"]]
+    return fmean(sizes) if sizes else None
 
 
 def training_megabytes(lines: Lines) -> list[float]:

@@ -170,7 +170,7 @@ def result(experiment: object, name: str, seed: int, accuracies: list[float], le
         {"round": at, "left": left if at == 2 else 0, "joined": 2, "accuracy": accuracy}
         for at, accuracy in enumerate(accuracies, 1)
     ]
-    return RunResult(arm, seed, {}, lines, Path())
+    return RunResult(arm, seed, lines, Path())
 
 
 def test_the_pictures_draw_what_there_is(tmp_path: Path) -> None:

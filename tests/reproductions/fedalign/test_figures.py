@@ -92,7 +92,7 @@ def results(experiment: Experiment, accuracy: dict[str, float]) -> Results:
                 {"round": t, "priority_accuracy": accuracy[arm.name], "priority_train_loss": 1.0 / t}
                 for t in range(1, 201)
             ]
-            runs.append(RunResult(arm, 0, {}, lines, Path()))
+            runs.append(RunResult(arm, 0, lines, Path()))
     return Results(experiment, tuple(runs))
 
 
@@ -126,7 +126,7 @@ def test_what_warm_up_reached_is_compared_with_what_came_after() -> None:
     lines = [{"round": t, **({} if t % 2 else {"priority_accuracy": 0.04 * t})} for t in range(1, 21)]
     lines += [{"round": t, **({} if t % 2 else {"priority_accuracy": 0.7})} for t in range(21, 200)]
     lines += [{"round": 200, "priority_accuracy": 0.9}]
-    found = Results(experiment, (RunResult(arm, 0, {}, lines, Path()),))
+    found = Results(experiment, (RunResult(arm, 0, lines, Path()),))
     numbers = {m.key: found.numbers(arm.name, m)[0] for m in experiment.measures[:4]}
     assert numbers["accuracy-warm"] == pytest.approx(80)
     assert numbers["accuracy-mean"] == pytest.approx((89 * 70 + 90) / 90)
