@@ -43,7 +43,7 @@ class StudyRecord:
         """Return the record with verdicts on its claims.
 
         Raises:
-            ConfigError: scipy or statsmodels is not installed.
+            ConfigError: scipy is not installed.
         """
         changes = {"verdicts": tuple(verdicts(self.results()))}
         drawn = {} if self.experiment.figure else {"figure": False, "undrawn": ()}

@@ -26,6 +26,7 @@ from fedappeal.studies.experiment import (
 )
 from fedappeal.system.packages import require
 from fedappeal.system.wording import plural
+from fedappeal.views.comparison.statistics import holm
 
 Word = Literal["reproduced", "same direction, smaller", "not reproduced", "undecided"]
 WORDS: tuple[Word, ...] = ("reproduced", "same direction, smaller", "not reproduced", "undecided")
@@ -135,9 +136,9 @@ def check_statistics() -> None:
     """Check that verdicts can be found.
 
     Raises:
-        ConfigError: scipy or statsmodels is not installed; names the extra.
+        ConfigError: scipy is not installed; names the extra.
     """
-    require("verdicts need {}", "plots", "scipy", "statsmodels")
+    require("verdicts need {}", "plots", "scipy")
 
 
 def verdicts(results: Results, growing: bool = False) -> list[Verdict]:
@@ -149,7 +150,7 @@ def verdicts(results: Results, growing: bool = False) -> list[Verdict]:
             seed of which a row has no run does not count.
 
     Raises:
-        ConfigError: scipy or statsmodels is not installed.
+        ConfigError: scipy is not installed.
     """
     check_statistics()
     seeds = sorted({run.seed for run in results.runs})
@@ -231,13 +232,11 @@ def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
 
 def _with_holm(outcomes: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts with Holm's p and their words."""
-    from statsmodels.stats.multitest import multipletests
-
     tested = [verdict.p for verdict in outcomes if verdict.p is not None]
-    holm = iter(multipletests(tested, LEVEL, "holm")[1] if tested else ())
+    of_tested = iter(holm(tested))
     corrected = []
     for verdict in outcomes:
-        adjusted = None if verdict.p is None else float(next(holm))
+        adjusted = None if verdict.p is None else next(of_tested)
         verdict = verdict.model_copy(update={"adjusted": adjusted})
         word = _word(verdict)
         needs = _seeds_needed(verdict, LEVEL / len(tested)) if word == "undecided" and verdict.p is not None else None

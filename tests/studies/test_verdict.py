@@ -151,6 +151,6 @@ def test_the_papers_margin_is_of_its_own_numbers() -> None:
 
 
 def test_without_its_libraries_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "statsmodels", None)
-    with pytest.raises(ConfigError, match=r"verdicts need statsmodels: pip install 'fedappeal\[plots\]'"):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(ConfigError, match=r"verdicts need scipy: pip install 'fedappeal\[plots\]'"):
         of(1.0, 2.0)
