@@ -64,15 +64,15 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
     plan = make_plan(tried, options.out.absolute(), seeds, options.quick, changed, machine.data_dir)
     if keys:
         plan = dataclasses.replace(plan, searched=(options.name, options.grid))
-    results, failed = _results(plan, machine, options.redo)
+    results = _results(plan, machine, options.redo)
     folder = options.pages or options.out
-    trouble = _report(*write_page(plan, results, failed, folder))
+    trouble = _report(*write_page(plan, results, folder))
     if keys:
-        trouble = trouble or _report(*write_page(*best_of_each(experiment, plan, results), {}, folder))
-    _end(failed, trouble)
+        trouble = trouble or _report(*write_page(*best_of_each(experiment, plan, results), folder))
+    _end(results.failed, trouble)
 
 
-def _results(plan: Plan, machine: Machine, redo: bool) -> tuple[Results, dict[str, str]]:
+def _results(plan: Plan, machine: Machine, redo: bool) -> Results:
     say(_CONSOLE, (plan.experiment.title, "bold"), f" ({plan.experiment.source})")
     with _until_interrupted():
         return carry_out(plan, machine, _CONSOLE, redo)
@@ -106,13 +106,13 @@ def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machin
     folder = options.pages or options.out
     record = read_record(experiment, folder)
     plan = record.missing(options.out.absolute(), options.seeds, machine.data_dir)
-    results, failed = _results(plan, machine, options.redo)
-    _end(failed, _report(*add_to_page(record, plan, results, failed, folder)))
+    results = _results(plan, machine, options.redo)
+    _end(results.failed, _report(*add_to_page(record, plan, results, folder)))
 
 
-def _end(failed: Mapping[str, str], trouble: bool) -> None:
-    for run, reason in failed.items():
-        complain(f"{run}: {reason}")
+def _end(failed: Mapping[tuple[str, int], str], trouble: bool) -> None:
+    for (row, seed), reason in failed.items():
+        complain(f"{row}, seed {seed}: {reason}")
     if failed or trouble:
         sys.exit(1)
 

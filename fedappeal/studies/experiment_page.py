@@ -31,13 +31,12 @@ def all_tables(record: StudyRecord) -> list[TextTable]:
     return [numbers_table(record.results(), record.arms()), *([verdict_table(outcomes)] if outcomes else [])]
 
 
-def write_page(plan: Plan, results: Results, failed: Mapping[str, str], folder: Path) -> WrittenPage:
+def write_page(plan: Plan, results: Results, folder: Path) -> WrittenPage:
     """Draw the pictures and write the page and the numbers.
 
     Args:
         plan: what was planned.
         results: what came out.
-        failed: the runs that failed, with their reasons.
         folder: where to.
 
     Returns:
@@ -47,12 +46,10 @@ def write_page(plan: Plan, results: Results, failed: Mapping[str, str], folder: 
     stem, figure = page_stem(plan, folder), plan.experiment.figure
     trouble = _draw({"": figure}, results, stem) if figure and results.runs else ""
     drawn = bool(figure and results.runs and not trouble)
-    return _write(make_record(plan, results, failed, drawn), stem, trouble)
+    return _write(make_record(plan, results, drawn), stem, trouble)
 
 
-def add_to_page(
-    record: StudyRecord, plan: Plan, results: Results, failed: Mapping[str, str], folder: Path
-) -> WrittenPage:
+def add_to_page(record: StudyRecord, plan: Plan, results: Results, folder: Path) -> WrittenPage:
     """Write a page again with runs that it lacked.
 
     The figure stays that of the last full run.
@@ -61,13 +58,12 @@ def add_to_page(
         record: of the page.
         plan: the runs that it lacked.
         results: what came out of them.
-        failed: the runs that failed, with their reasons.
         folder: of the page.
 
     Returns:
         As `write_page`; the pictures are those that are drawn from the numbers.
     """
-    return _write(record.joined(make_record(plan, results, failed, figure=False)), page_stem(plan, folder))
+    return _write(record.joined(make_record(plan, results, figure=False)), page_stem(plan, folder))
 
 
 def rewrite_page(experiment: Experiment, folder: Path) -> Path:
@@ -159,8 +155,9 @@ def _origin(record: StudyRecord, name: str) -> str:
         missing.append(
             f"not run yet: {plural(runs, 'run')} of the rows; a claim is over the seeds that its rows have"
         )
-    missing += [f"failed: {run}: {reason}" for run, reason in numbers.failed.items()]
-    missing += [f"diverged: {', '.join(numbers.diverged)}"] if numbers.diverged else []
+    missing += [f"failed: {row}, seed {seed}: {reason}" for (row, seed), reason in numbers.failed.items()]
+    diverged = [f"{row.name}, seed {seed}" for row in numbers.rows for seed in row.diverged]
+    missing += [f"diverged: {', '.join(diverged)}"] if diverged else []
     seeds = f"seeds 0 to {numbers.seeds - 1}" if numbers.seeds > 1 else "seed 0"
     text = (
         f"`{numbers.command}` did these runs, with {seeds}; intervals are over them. Every number, setting, "

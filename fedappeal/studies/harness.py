@@ -32,7 +32,7 @@ LOCK = ".lock"
 Compute = Callable[[Mapping[str, Any], int], Mapping[str, Any]]
 
 
-def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False) -> tuple[Results, dict[str, str]]:
+def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False) -> Results:
     """Run the unfinished runs of a plan.
 
     Args:
@@ -42,7 +42,7 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
         redo: run those again that were recorded with other settings.
 
     Returns:
-        What came out of all finished runs, and the runs that failed with their reasons.
+        What came out of all finished runs, and why others failed.
 
     Raises:
         ConfigError: a run was recorded with other settings than planned, and is not to be redone; or another process
@@ -58,8 +58,8 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
         if done := len(plan.runs) - len(todo):
             console.print(f"{done} of {len(plan.runs)} runs are there already")
         failed = _do(todo, plan, machine, console) if todo else {}
-    finished = tuple(run.result() for run in plan.runs if run.name not in failed and run.finished())
-    return Results(plan.experiment, finished, plan.quick), failed
+    finished = tuple(run.result() for run in plan.runs if (run.arm.name, run.seed) not in failed and run.finished())
+    return Results(plan.experiment, finished, plan.quick, failed=failed, skipped=plan.skipped)
 
 
 @contextlib.contextmanager
@@ -98,16 +98,16 @@ def _todo(runs: Sequence[PlannedRun], redo: bool, ours: set[Path]) -> list[Plann
     return todo
 
 
-def _do(todo: Sequence[PlannedRun], plan: Plan, machine: Machine, console: Console) -> dict[str, str]:
+def _do(todo: Sequence[PlannedRun], plan: Plan, machine: Machine, console: Console) -> dict[tuple[str, int], str]:
     machine = machine.for_jobs(len(todo))
     how = Simulation(device=machine.device, data_dir=machine.data_dir, threads=machine.threads, resumable=False)
-    failed: dict[str, str] = {}
+    failed: dict[tuple[str, int], str] = {}
     ended: set[int] = set()
 
     def on_end(number: int, reason: str) -> None:
         ended.add(number)
         if reason:
-            failed[todo[number].name] = reason
+            failed[todo[number].arm.name, todo[number].seed] = reason
 
     with bars(console) as progress:
         bar = progress.add_task("", total=sum(run.rounds for run in todo))

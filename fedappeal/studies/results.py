@@ -9,14 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.data_file import first_problem
-from fedappeal.studies.experiment import Arm, Number, RunResult
+from fedappeal.studies.experiment import Number
 from fedappeal.studies.verdict import Verdict
 from fedappeal.system.files import replace_file
-from fedappeal.views.comparison.measures import Measure
 
 _T = TypeVar("_T")
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 MOST_BYTES = 50_000_000
 MOST = 1e100
 """Bound on a number: squares of such numbers add up to a finite one."""
@@ -39,6 +38,10 @@ class Row(_Model):
         seeds: of the finished runs.
         rounds: of each of these runs; empty: not recorded.
         ours: by measure's key a number of each run, in the unit shown, within `MOST`; None: the run has none.
+        settings: of its runs.
+        skipped: why it could not be run; empty: it could.
+        failed: by seed, why a run failed.
+        diverged: by seed of a run that diverged, its last round, and the clients that could measure it.
     """
 
     name: _Name
@@ -47,30 +50,33 @@ class Row(_Model):
     seeds: tuple[int, ...]
     rounds: tuple[_Count, ...] = ()
     ours: Mapping[str, tuple[_Number | None, ...]]
-
-    @classmethod
-    def of(cls, arm: Arm, runs: Sequence[RunResult], measures: Sequence[Measure]) -> Self:
-        """Return the numbers of a row's finished runs."""
-        return cls(
-            name=arm.name,
-            group=arm.group,
-            paper=dict(arm.paper),
-            seeds=tuple(run.seed for run in runs),
-            rounds=tuple(len(run.lines) for run in runs),
-            ours={m.key: tuple(_number_or_none(run.number(m)) for run in runs) for m in measures},
-        )
+    settings: Mapping[str, Any] = {}
+    skipped: str = ""
+    failed: Mapping[int, str] = {}
+    diverged: Mapping[int, tuple[str, str]] = {}
 
     def with_runs(self, new: Self) -> Self:
-        """Return the row with further runs; of a common seed the new one."""
+        """Return the row with further runs; of a common seed the new one.
+
+        What it lacked was run again as a whole: why runs are missing is what the new ones say.
+        """
         seeds, rounds = (*self.seeds, *new.seeds), (*self.rounds, *new.rounds)
         place = {seed: number for number, seed in enumerate(seeds)}
 
         def by_seed(values: Sequence[_T]) -> tuple[_T, ...]:
             return tuple(values[place[seed]] for seed in sorted(place))
 
-        ours = {key: by_seed((*self.ours[key], *new.ours[key])) for key in self.ours if key in new.ours}
-        recorded = by_seed(rounds) if len(rounds) == len(seeds) else ()
-        return self.model_copy(update={"seeds": by_seed(seeds), "rounds": recorded, "ours": ours})
+        measured = [row.ours for row in (self, new) if row.seeds] or [new.ours]
+        common = [key for key in measured[0] if all(key in ours for ours in measured)]
+        return new.model_copy(
+            update={
+                "seeds": by_seed(seeds),
+                "rounds": by_seed(rounds) if len(rounds) == len(seeds) else (),
+                "ours": {key: by_seed([number for ours in measured for number in ours[key]]) for key in common},
+                "settings": new.settings or self.settings,
+                "diverged": {**self.diverged, **new.diverged},
+            }
+        )
 
     def columns(self, keys: Collection[str]) -> Self:
         """Return the row with these columns alone."""
@@ -86,10 +92,6 @@ class Row(_Model):
         return self
 
 
-def _number_or_none(number: float | None) -> float | None:
-    return number if number is not None and abs(number) <= MOST else None
-
-
 class StudyResults(_Model):
     """The results of a study.
 
@@ -101,19 +103,15 @@ class StudyResults(_Model):
         quick: whether it is the short form.
         seeds: number of seeds that were planned.
         measures: titles of the columns by measure's key; where tasks have different ones the first row's.
-        rows: the rows that were planned, and those with the paper's numbers that could not be run.
+        rows: the rows that were planned, and those that could not be run.
         figure: whether there is a picture over the rounds.
         undrawn: rows that are not in it, because they were run later.
-        diverged: last round, and clients that could measure it, of runs that diverged.
-        skipped: rows that could not be run, with their reasons.
-        failed: runs that failed, with theirs.
-        settings: of each row's runs, by row.
         metrics: each task's metric, as runs record it, by task, where tasks have different ones.
         versions: of the packages, as the runs record them.
         verdicts: on the claims, as they follow from the rows.
     """
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     experiment: _Name
     source: str
     command: str
@@ -123,10 +121,6 @@ class StudyResults(_Model):
     rows: tuple[Row, ...]
     figure: bool
     undrawn: tuple[str, ...] = ()
-    diverged: Mapping[str, tuple[str, str]]
-    skipped: Mapping[str, str]
-    failed: Mapping[str, str]
-    settings: Mapping[str, Mapping[str, Any]]
     metrics: Mapping[str, Mapping[str, Any]] = {}
     versions: Mapping[str, tuple[str, ...]]
     verdicts: tuple[Verdict, ...] = ()
@@ -142,32 +136,12 @@ class StudyResults(_Model):
         finished = {seed for row in self.rows if row.name == name for seed in row.seeds}
         return tuple(seed for seed in range(seeds) if seed not in finished)
 
-    def part(self, names: Iterable[str], keys: Collection[str], **changed: Any) -> Self:
-        """Return the results of these rows and columns, in this order.
+    @property
+    def failed(self) -> dict[tuple[str, int], str]:
+        """The reasons of runs that failed, by row and seed."""
+        return {(row.name, seed): reason for row in self.rows for seed, reason in row.failed.items()}
 
-        ``changed``: further fields.
-        """
-        place = {name: number for number, name in enumerate(dict.fromkeys(names))}
-
-        def of(values: Mapping[str, _T]) -> dict[str, _T]:
-            """Return the entries of these rows, by row or by run."""
-            here = [(place[row_of(name)], name) for name in values if row_of(name) in place]
-            return {name: values[name] for _, name in sorted(here, key=lambda item: item[0])}
-
-        return self.model_copy(
-            update={
-                "rows": tuple(row.columns(keys) for row in of({row.name: row for row in self.rows}).values()),
-                "measures": {key: title for key, title in self.measures.items() if key in keys},
-                "undrawn": tuple(of(dict.fromkeys(self.undrawn))),
-                "diverged": of(self.diverged),
-                "skipped": of(self.skipped),
-                "failed": of(self.failed),
-                "settings": of(self.settings),
-                **changed,
-            }
-        )
-
-    def joined(self, new: Self, order: Sequence[str], **changed: Any) -> Self:
+    def joined(self, new: Self, order: Iterable[str], **changed: Any) -> Self:
         """Return the results with further rows, and further seeds of rows.
 
         Of the same study.
@@ -177,23 +151,22 @@ class StudyResults(_Model):
             order: names of all rows; what belongs to another row is left out.
             changed: further fields.
         """
-        common = self.measures.keys() & new.measures.keys()
-        before, again = {row.name: row for row in self.rows}, {*new.settings, *new.skipped}
-        added = (before[row.name].with_runs(row) if row.name in before else row for row in new.rows)
-        # What a row lacked is run again as a whole: its reasons are those of the new runs.
-        once_more = self.part((name for name in order if name not in again), common)
+        common = self.measures.keys() & (new.measures or self.measures).keys()
+        rows = {row.name: row for row in self.rows}
+        rows |= {row.name: rows[row.name].with_runs(row) if row.name in rows else row for row in new.rows}
         return self.model_copy(
             update={
-                "rows": tuple((before | {row.name: row for row in added}).values()),
-                **{key: {**getattr(self, key), **getattr(new, key)} for key in ("diverged", "settings", "metrics")},
-                **{key: {**getattr(once_more, key), **getattr(new, key)} for key in ("skipped", "failed")},
+                "rows": tuple(rows[name].columns(common) for name in dict.fromkeys(order) if name in rows),
+                "measures": {key: title for key, title in self.measures.items() if key in common},
+                "metrics": {**self.metrics, **new.metrics},
                 "seeds": max(self.seeds, new.seeds),
                 "versions": {
                     package: tuple(sorted({*self.versions.get(package, ()), *new.versions.get(package, ())}))
                     for package in {**self.versions, **new.versions}
                 },
+                **changed,
             }
-        ).part(order, common, **changed)
+        )
 
     def write(self, path: Path) -> Path:
         """Write the file; return its path."""
@@ -227,8 +200,3 @@ class StudyResults(_Model):
             if first["type"] == "missing" and len(first["loc"]) == 1:
                 raise ConfigError(f"{path} has no {first['loc'][0]}: it was written by an older version") from None
             raise ConfigError(f"{path} is not allowed: {first_problem(error)}") from None
-
-
-def row_of(name: str) -> str:
-    """Return the row that a run, or a row, belongs to."""
-    return name.rpartition(", seed ")[0] or name

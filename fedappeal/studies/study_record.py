@@ -4,16 +4,18 @@ A page is made from its record alone (see `page`), so that it can be written aga
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.studies.experiment import Arm, Experiment, Results, RunResult
 from fedappeal.studies.plan import Plan, make_plan, skipped_lines
-from fedappeal.studies.results import Row, StudyResults
+from fedappeal.studies.results import MOST, Row, StudyResults
 from fedappeal.studies.table import diverged_runs
 from fedappeal.studies.verdict import verdicts
+from fedappeal.views.comparison.measures import Measure
 
 _SEPARATE = ("out", "resume", "schedule-rounds", "seed")
 """Settings that differ from run to run by nature."""
@@ -36,7 +38,7 @@ class StudyRecord:
 
     def arms(self) -> list[Arm]:
         """Return the rows: planned arms, and arms with only the paper's numbers."""
-        names = {row.name for row in self.numbers.rows}
+        names = {row.name for row in self.numbers.rows if row.seeds or row.paper or not row.skipped}
         return [arm for arm in self.experiment.arms if arm.name in names]
 
     def with_verdicts(self) -> "StudyRecord":
@@ -64,9 +66,9 @@ class StudyRecord:
         return frozenset(
             (row.name, seed)
             for row in numbers.rows
-            if row.name not in numbers.skipped
+            if not row.skipped
             for seed in numbers.lacking(row.name, numbers.seeds)
-            if f"{row.name}, seed {seed}" not in numbers.failed
+            if seed not in row.failed
         )
 
     def skipped(self) -> list[str]:
@@ -74,12 +76,12 @@ class StudyRecord:
         # An arm that was added since then is not part of a group that could not be run.
         added = self._new_arms()
         arms = tuple(arm for arm in self.experiment.arms if arm not in added)
-        reasons = {name: reason.partition(": ")[0] for name, reason in self.numbers.skipped.items()}
+        reasons = {row.name: row.skipped.partition(": ")[0] for row in self.numbers.rows if row.skipped}
         return skipped_lines(arms, reasons)
 
     def _new_arms(self) -> list[Arm]:
         """Return the arms that were written down after the last full run."""
-        present = {row.name for row in self.numbers.rows} | set(self.numbers.skipped)
+        present = {row.name for row in self.numbers.rows}
         return [arm for arm in self.experiment.arms if arm.name not in present]
 
     def results(self) -> Results:
@@ -117,10 +119,10 @@ class StudyRecord:
         rest = replace(experiment, arms=arms, quick=experiment.quick.model_copy(update={"arms": ()}))
         plan = make_plan(rest, out, seeds, data_dir=data_dir, present=numbers)
         planned = {run.arm.name: run.settings for run in plan.runs}
-        for name in planned.keys() & numbers.settings.keys():
-            for key, value in numbers.settings[name].items():
-                if key in planned[name] and text_of(planned[name][key]) != value:
-                    raise ConfigError(f"missing: row '{name}' was run with {key} = {value}; run all of it")
+        for row in (row for row in numbers.rows if row.name in planned):
+            for key, value in row.settings.items():
+                if key in planned[row.name] and text_of(planned[row.name][key]) != value:
+                    raise ConfigError(f"missing: row '{row.name}' was run with {key} = {value}; run all of it")
         return plan
 
     def joined(self, added: "StudyRecord") -> "StudyRecord":
@@ -136,12 +138,14 @@ class StudyRecord:
         numbers = old.joined(new, [arm.name for arm in self.experiment.arms], command=new.command)
         drawn = {row.name for row in old.rows if row.seeds} - {*old.undrawn} - {row.name for row in new.rows}
         undrawn = tuple(row.name for row in numbers.rows if row.seeds and row.name not in drawn)
-        settings = numbers.settings
+        rows = numbers.rows
         if not self.experiment.compute:
             defaults = {key: text_of(value) for key, value in RunConfig.parse_recorded({}).as_config().items()}
-            keys = {key for row in settings.values() for key in row if key in defaults}
-            settings = {name: {**{key: defaults[key] for key in keys}, **row} for name, row in settings.items()}
-        return StudyRecord(self.experiment, numbers.model_copy(update={"undrawn": undrawn, "settings": settings}))
+            usual = {key: defaults[key] for row in rows for key in row.settings if key in defaults}
+            rows = tuple(
+                row.model_copy(update={"settings": {**usual, **row.settings} if row.settings else {}}) for row in rows
+            )
+        return StudyRecord(self.experiment, numbers.model_copy(update={"undrawn": undrawn, "rows": rows}))
 
 
 def recorded_runs(numbers: StudyResults, arms: Mapping[str, Arm]) -> tuple[RunResult, ...]:
@@ -154,16 +158,19 @@ def recorded_runs(numbers: StudyResults, arms: Mapping[str, Arm]) -> tuple[RunRe
     )
 
 
-def make_record(plan: Plan, results: Results, failed: Mapping[str, str], figure: bool) -> StudyRecord:
+def make_record(plan: Plan, results: Results, figure: bool) -> StudyRecord:
     """Return the record of an experiment's results.
 
     Args:
         plan: what was planned.
         results: what came out.
-        failed: the runs that failed, with their reasons.
         figure: whether there is a picture.
     """
     measures = plan.experiment.measures
+    settings = {
+        run.arm.name: {k: text_of(run.settings[k]) for k in sorted(run.settings) if k not in _SEPARATE}
+        for run in plan.runs
+    }
     numbers = StudyResults(
         experiment=plan.experiment.name,
         source=plan.experiment.source,
@@ -171,18 +178,36 @@ def make_record(plan: Plan, results: Results, failed: Mapping[str, str], figure:
         quick=plan.quick,
         seeds=plan.seeds,
         measures={m.key: m.title for m in measures},
-        rows=tuple(Row.of(arm, results.of(arm.name), measures) for arm in planned_arms(plan)),
+        rows=tuple(
+            row_of(arm, results, measures, settings.get(arm.name, {}))
+            for arm in plan.experiment.arms
+            if arm.name in settings or arm.name in plan.skipped
+        ),
         figure=figure,
-        diverged=diverged_runs(results),
-        skipped=plan.skipped,
-        failed=failed,
-        settings={
-            run.arm.name: {k: text_of(run.settings[k]) for k in sorted(run.settings) if k not in _SEPARATE}
-            for run in plan.runs
-        },
         versions=versions_of(plan),
     )
     return StudyRecord(plan.experiment, numbers)
+
+
+def row_of(arm: Arm, results: Results, measures: Sequence[Measure], settings: Mapping[str, Any]) -> Row:
+    """Return a row: the numbers of its finished runs, and why others are missing."""
+    runs = results.of(arm.name)
+    return Row(
+        name=arm.name,
+        group=arm.group,
+        paper=dict(arm.paper),
+        seeds=tuple(run.seed for run in runs),
+        rounds=tuple(len(run.lines) for run in runs),
+        ours={m.key: tuple(_number_or_none(run.number(m)) for run in runs) for m in measures},
+        settings=settings,
+        skipped=results.skipped.get(arm.name, ""),
+        failed={seed: reason for (name, seed), reason in results.failed.items() if name == arm.name},
+        diverged=diverged_runs(runs),
+    )
+
+
+def _number_or_none(number: float | None) -> float | None:
+    return number if number is not None and abs(number) <= MOST else None
 
 
 def read_record(experiment: Experiment, folder: Path) -> StudyRecord:
@@ -198,12 +223,6 @@ def read_record(experiment: Experiment, folder: Path) -> StudyRecord:
             "runs writes it again"
         )
     return StudyRecord(experiment, numbers)
-
-
-def planned_arms(plan: Plan) -> list[Arm]:
-    """Return the rows: the plan's arms, and arms with only the paper's numbers."""
-    planned = {run.arm.name for run in plan.runs}
-    return [arm for arm in plan.experiment.arms if arm.name in planned or (arm.name in plan.skipped and arm.paper)]
 
 
 def command(plan: Plan) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
 from fedappeal.record.reader import Record
-from fedappeal.studies.experiment import Arm, Results
+from fedappeal.studies.experiment import Arm, Results, RunResult
 from fedappeal.studies.verdict import Verdict
 from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.table import NONE, TextTable, plain_number
@@ -94,17 +94,17 @@ def group_rows(rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, 
     return tuple(lines)
 
 
-def diverged_runs(results: Results) -> dict[str, tuple[str, str]]:
-    """Return diverged runs' last round, and the clients that could measure it.
+def diverged_runs(runs: Iterable[RunResult]) -> dict[int, tuple[str, str]]:
+    """Return by seed diverged runs' last round, and the clients that could measure it.
 
     No client could train on such a run's model, or not all could measure its end.
     """
     diverged = {}
-    for run in results.runs:
+    for run in runs:
         end = run.lines[-1] if run.lines else {}
         if "round" not in end:
             continue  # computed, not trained
         measured, expected = end.get("evaluated", 0), end.get("expected", 0)
         if measured < expected or (Record(run.path).standing.end or {}).get("reason") == DIVERGED:
-            diverged[f"{run.arm.name}, seed {run.seed}"] = (str(end["round"]), f"{measured} of {expected}")
+            diverged[run.seed] = (str(end["round"]), f"{measured} of {expected}")
     return diverged

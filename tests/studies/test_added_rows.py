@@ -30,8 +30,8 @@ def experiment_in(tmp_path: Path) -> Experiment:
 def page_of_run(experiment: Experiment, tmp_path: Path, pages: str, seeds: int = 3) -> Path:
     plan = make_plan(experiment, tmp_path / "runs", seeds=seeds)
     with open("/dev/null", "w") as nowhere:
-        results, failed = carry_out(plan, Machine(threads=1), Console(file=nowhere))
-    return write_page(plan, results, failed, tmp_path / pages)[0]
+        results = carry_out(plan, Machine(threads=1), Console(file=nowhere))
+    return write_page(plan, results, tmp_path / pages)[0]
 
 
 def with_first_row(experiment: Experiment) -> Experiment:
@@ -76,8 +76,8 @@ def test_a_picture_that_cannot_be_drawn_costs_no_numbers(tmp_path: Path) -> None
     record = read_record(whole, tmp_path / "pages")
     plan = record.missing(tmp_path / "runs")
     with open("/dev/null", "w") as nowhere:
-        results, failed = carry_out(plan, Machine(threads=1), Console(file=nowhere))
-    page, whole_record, trouble = add_to_page(record, plan, results, failed, tmp_path / "pages")
+        results = carry_out(plan, Machine(threads=1), Console(file=nowhere))
+    page, whole_record, trouble = add_to_page(record, plan, results, tmp_path / "pages")
     assert trouble == "RuntimeError: no ink"
     assert [row.name for row in whole_record.numbers.rows] == ["ten", "twenty"]
     assert "| twenty |" in page.read_text()
@@ -100,7 +100,7 @@ def test_what_would_run_other_rows_is_one_line(changed: dict[str, object], line:
 
 
 def record_of(experiment: Experiment, tmp_path: Path) -> StudyRecord:
-    return make_record(make_plan(experiment, tmp_path), Results(experiment, ()), {}, figure=False)
+    return make_record(make_plan(experiment, tmp_path), Results(experiment, ()), figure=False)
 
 
 @pytest.mark.parametrize("first", [slice(0, 1), slice(0, 2), slice(1, 4), slice(0, 4, 2), slice(1, 4, 2)])
@@ -127,19 +127,15 @@ def test_the_page_is_as_of_one_run_of_all_rows(first: slice, tmp_path: Path) -> 
 
 def missing_of(page: StudyRecord, tmp_path: Path) -> StudyRecord:
     plan = page.missing(tmp_path)
-    return make_record(plan, Results(plan.experiment, ()), {}, figure=False)
+    return make_record(plan, Results(plan.experiment, ()), figure=False)
 
 
 def with_numbers(record: StudyRecord) -> StudyResults:
     """A record in which the only seed of each row has a number, a failed run and one that diverged."""
     change = {"seeds": (0,), "rounds": (2,), "ours": {"accuracy": (50.0,)}}
-    runs = [f"{row.name}, seed 0" for row in record.numbers.rows]
+    change |= {"failed": {0: "lost"}, "diverged": {0: ("1", "1 of 3")}}
     return record.numbers.model_copy(
-        update={
-            "rows": tuple(row.model_copy(update=change) for row in record.numbers.rows),
-            "failed": dict.fromkeys(runs, "lost"),
-            "diverged": dict.fromkeys(runs, ("1", "1 of 3")),
-        }
+        update={"rows": tuple(row.model_copy(update=change) for row in record.numbers.rows)}
     )
 
 
@@ -147,26 +143,27 @@ def test_a_row_without_all_seeds_is_run_again_and_one_that_is_no_more_is_left_ou
     arms = tuple(Arm(name, {"learning-rate": rate}) for name, rate in (("a", 0.1), ("b", 0.2), ("c", 0.3)))
     before = dataclasses.replace(FEDERATED, arms=(*arms[:2], Arm("gone", {})))
     numbers = with_numbers(record_of(before, tmp_path))
-    partly = numbers.rows[0].model_copy(update={"seeds": (), "rounds": (), "ours": {"accuracy": ()}})
-    diverged = {name: ends for name, ends in numbers.diverged.items() if name != "a, seed 0"}
-    numbers = numbers.model_copy(update={"rows": (partly, *numbers.rows[1:]), "diverged": diverged})
+    lacks = {"seeds": (), "rounds": (), "ours": {"accuracy": ()}, "diverged": {}}
+    numbers = numbers.model_copy(update={"rows": (numbers.rows[0].model_copy(update=lacks), *numbers.rows[1:])})
     page = StudyRecord(dataclasses.replace(FEDERATED, arms=arms), numbers)
     added = missing_of(page, tmp_path)
     assert [arm.name for arm in added.experiment.arms] == ["a", "c"]
     joined = page.joined(added).numbers
-    assert [row.name for row in joined.rows] == list(joined.settings) == ["a", "b", "c"]
-    assert (joined.failed, joined.diverged) == ({"b, seed 0": "lost"}, {"b, seed 0": ("1", "1 of 3")})
+    assert [row.name for row in joined.rows if row.settings] == ["a", "b", "c"]
+    assert joined.failed == {("b", 0): "lost"}
+    assert {row.name: row.diverged for row in joined.rows} == {"a": {}, "b": {0: ("1", "1 of 3")}, "c": {}}
 
 
 def test_a_setting_that_is_newer_than_the_page_counts_with_its_default(tmp_path: Path) -> None:
     arms = (Arm("all", {}), Arm("one wave", {"ask-on": False}))
     whole = dataclasses.replace(FEDERATED, arms=arms)
     numbers = record_of(with_first_row(whole), tmp_path).numbers
-    older = {key: value for key, value in numbers.settings["all"].items() if key not in ("ask-on", "momentum")}
-    page = StudyRecord(whole, numbers.model_copy(update={"settings": {"all": older}}))
-    settings = page.joined(missing_of(page, tmp_path)).numbers.settings
-    assert {name: row["ask-on"] for name, row in settings.items()} == {"all": "True", "one wave": "False"}
-    assert {row["momentum"] for row in settings.values()} == {"0.0"}
+    (row,) = numbers.rows
+    older = {key: value for key, value in row.settings.items() if key not in ("ask-on", "momentum")}
+    page = StudyRecord(whole, numbers.model_copy(update={"rows": (row.model_copy(update={"settings": older}),)}))
+    rows = page.joined(missing_of(page, tmp_path)).numbers.rows
+    assert {row.name: row.settings["ask-on"] for row in rows} == {"all": "True", "one wave": "False"}
+    assert {row.settings["momentum"] for row in rows} == {"0.0"}
 
 
 def test_fewer_seeds_other_settings_and_a_short_form_are_one_line(tmp_path: Path) -> None:
@@ -175,9 +172,10 @@ def test_fewer_seeds_other_settings_and_a_short_form_are_one_line(tmp_path: Path
     page = read_record(whole, tmp_path / "pages")
     with pytest.raises(ConfigError, match="seeds = 2 is not allowed: the page of computed has 3"):
         page.missing(tmp_path, 2)
-    other = {"ten": {**page.numbers.settings["ten"], "base": "11"}}
+    (row,) = page.numbers.rows
+    other = row.model_copy(update={"settings": {**row.settings, "base": "11"}})
     for changed, line in (
-        ({"settings": other}, "row 'ten' was run with base = 11"),
+        ({"rows": (other,)}, "row 'ten' was run with base = 11"),
         ({"quick": True}, "the numbers of computed are of the short form"),
         ({"command": "fedappeal reproduce computed --set base=3"}, "the numbers of computed are of a run with --set"),
     ):

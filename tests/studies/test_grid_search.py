@@ -72,13 +72,13 @@ def test_the_best_of_each_row_is_reported(tmp_path: Path, better: str, best: int
     experiment = searched(marks, measures=(measure,))
     plan = make_plan(grid_experiment(experiment, ("base",)), tmp_path, seeds=2)
     console = Console(file=open("/dev/null", "w"))  # noqa: SIM115
-    results, _ = carry_out(plan, MACHINE, console)
+    results = carry_out(plan, MACHINE, console)
     tuned_plan, tuned = best_of_each(experiment, plan, results)
     assert [arm.name for arm in tuned.arms] == ["ten", "twenty"]
     assert tuned.numbers("ten", measure) == tuned.numbers("twenty", measure) == [best, best + 1]
     assert tuned.arms[0].shown == f"ten (base {best})"
     assert tuned.arms[0].paper == {"value": 12.0}
-    page, _, _ = write_page(tuned_plan, tuned, {}, tmp_path)
+    page, _, _ = write_page(tuned_plan, tuned, tmp_path)
     assert page.name == "computed-tuned.md"
     assert f"| ten (base {best}) | {best}.50 ± 0.71 (12.00) |" in page.read_text()
     (first, _) = verdicts(tuned)
@@ -95,10 +95,10 @@ def test_settings_that_lost_a_seed_are_not_the_best(tmp_path: Path) -> None:
     marks.mkdir()
     experiment = searched(marks)
     plan = make_plan(grid_experiment(experiment, ("base",)), tmp_path, seeds=2)
-    results, _ = carry_out(plan, MACHINE, Console(file=open("/dev/null", "w")))  # noqa: SIM115
-    kept = tuple(run for run in results.runs if (run.settings["base"], run.seed) != (30, 0))
+    results = carry_out(plan, MACHINE, Console(file=open("/dev/null", "w")))  # noqa: SIM115
+    kept = tuple(run for run in results.runs if (run.arm.settings["base"], run.seed) != (30, 0))
     _, tuned = best_of_each(experiment, plan, dataclasses.replace(results, runs=kept))
-    assert {run.settings["base"] for run in tuned.runs} == {20}
+    assert {run.arm.settings["base"] for run in tuned.runs} == {20}
 
 
 def test_a_row_that_never_finished_has_no_best(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_a_row_that_never_finished_has_no_best(tmp_path: Path) -> None:
     marks.mkdir()
     experiment = searched(marks, settings={"marks": str(marks), "fails": [0]})
     plan = make_plan(grid_experiment(experiment, ("base",)), tmp_path, seeds=1)
-    results, failed = carry_out(plan, MACHINE, Console(file=open("/dev/null", "w")))  # noqa: SIM115
-    assert len(failed) == 6
+    results = carry_out(plan, MACHINE, Console(file=open("/dev/null", "w")))  # noqa: SIM115
+    assert len(results.failed) == 6
     with pytest.raises(ConfigError, match="no run of ten was finished"):
         best_of_each(experiment, plan, results)
 

@@ -15,18 +15,20 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
 from fedappeal.studies.harness import LOCK, carry_out
 from fedappeal.studies.plan import RESULT, Plan, make_plan, skipped_lines, slug
-from fedappeal.studies.study_record import planned_arms
+from fedappeal.studies.study_record import make_record
 from tests.studies.small import FEDERATED, VALUE, computed
 from tests.warm import warm_spawn
 
 MACHINE = Machine(at_once=2, threads=1)
 
 
-def carry(plan: Plan, redo: bool = False, machine: Machine = MACHINE) -> tuple[Results, dict[str, str], str]:
+def carry(
+    plan: Plan, redo: bool = False, machine: Machine = MACHINE
+) -> tuple[Results, dict[tuple[str, int], str], str]:
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     with warm_spawn():
-        results, failed = carry_out(plan, machine, console, redo)
-    return results, failed, console.export_text()
+        results = carry_out(plan, machine, console, redo)
+    return results, dict(results.failed), console.export_text()
 
 
 @pytest.fixture
@@ -58,8 +60,8 @@ def test_a_failed_run_is_named_and_the_rest_goes_on(tmp_path: Path, marks: Path)
     experiment = computed(marks, settings={"marks": str(marks), "fails": [1]})
     results, failed, _ = carry(make_plan(experiment, tmp_path))
     assert failed == {
-        "ten, seed 1": "ArithmeticError: no value for seed 1",
-        "twenty, seed 1": "ArithmeticError: no value for seed 1",
+        ("ten", 1): "ArithmeticError: no value for seed 1",
+        ("twenty", 1): "ArithmeticError: no value for seed 1",
     }
     assert results.numbers("ten", VALUE) == [10, 12]
     carry(make_plan(experiment, tmp_path))
@@ -158,7 +160,8 @@ def test_a_group_that_is_skipped_as_a_whole_is_named_once(tmp_path: Path) -> Non
     plan = make_plan(dataclasses.replace(FEDERATED, arms=tuple(arms), quick=Quick()), tmp_path)
     (line,) = skipped_lines(plan.experiment.arms, plan.skipped)
     assert line.startswith("all of 'Far'; c: ")
-    assert [arm.name for arm in planned_arms(plan)] == ["FedAvg", "c"], "of the others there is nothing to show"
+    record = make_record(plan, Results(plan.experiment, (), skipped=plan.skipped), figure=False)
+    assert [arm.name for arm in record.arms()] == ["FedAvg", "c"], "of the others there is nothing to show"
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,8 @@ def test_runs_that_diverged_are_named_and_counted(tmp_path: Path) -> None:
     found = Results(made, tuple(RunResult(arm, n, lines[n], path) for n, path in enumerate(paths)))
     row = next(row for row in numbers_table(found, made.arms).rows if row[0] == arm.shown)
     assert row[1] == "60.00 ± 8.16 (4 of 5) (70.86)"  # variance (10^2 + 10^2) / 3
-    assert diverged_runs(found) == {
-        "ours, seed 1": ("9", "0 of 3"),
-        "ours, seed 2": ("9", "2 of 3"),
-        "ours, seed 3": ("9", "3 of 3"),
-    }
-    assert diverged_runs(Results(made, found.runs[:1])) == {}
+    assert diverged_runs(found.runs) == {1: ("9", "0 of 3"), 2: ("9", "2 of 3"), 3: ("9", "3 of 3")}
+    assert diverged_runs(found.runs[:1]) == {}
 
 
 def test_claims_are_counted_by_seed_where_both_were_measured() -> None:

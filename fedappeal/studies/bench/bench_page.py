@@ -10,7 +10,6 @@ from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
 from fedappeal.studies.bench.design import BASELINE, CORE, LEAST, RATES, TASKS, Cell, cells
 from fedappeal.studies.bench.ignition import LIVES, Level, draw, ignition, survival
 from fedappeal.studies.experiment import OWN, Claim, Contrast, Experiment, Numbers, Results
-from fedappeal.studies.results import row_of
 from fedappeal.studies.study_record import recorded_runs
 from fedappeal.studies.table import with_spread
 from fedappeal.studies.verdict import Verdict, verdicts
@@ -221,8 +220,9 @@ def _seeds(results: BenchResults) -> str:
 
 
 def _origin(results: BenchResults) -> str:
-    lines = [f"- not run here: {_titled(row)}: {reason}" for row, reason in results.skipped.items()]
-    lines += [f"- failed: {_titled(run)}: {reason}" for run, reason in results.failed.items()]
+    titles = {row.name: Cell.of_key(row.name).title for row in results.rows}
+    lines = [f"- not run here: {titles[row.name]}: {row.skipped}" for row in results.rows if row.skipped]
+    lines += [f"- failed: {titles[row]}, seed {seed}: {reason}" for (row, seed), reason in results.failed.items()]
     lines += [f"- {name}: its file has the SHA-256 {source}..." for name, source in results.sources.items()]
     missing = Counter[str]()
     for cell in cells():
@@ -240,9 +240,3 @@ def _origin(results: BenchResults) -> str:
             *lines,
         ]
     )
-
-
-def _titled(name: str) -> str:
-    """Return a row's key, or the name of a run of it, in words."""
-    row = row_of(name)
-    return name.replace(row, Cell.of_key(row).title, 1)

@@ -29,8 +29,10 @@ class BenchResults(StudyResults):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         for row in self.rows:
-            if (task := Cell.of_key(row.name).task) not in self.metrics or row.name not in self.settings:
-                raise ValueError(f"task '{task}' has no metric, or row '{row.name}' no settings")
+            if (task := Cell.of_key(row.name).task) not in self.metrics and row.seeds:
+                raise ValueError(f"task '{task}' has no metric")
+            if row.seeds and not row.settings:
+                raise ValueError(f"row '{row.name}' has no settings")
         return self
 
     def cells(self) -> dict[Cell, Row]:
@@ -50,7 +52,7 @@ class BenchResults(StudyResults):
 
     def with_rows(self, new: "BenchResults") -> "BenchResults":
         """Return the results with new runs of the same design, in its order."""
-        names = [*(cell.key for cell in cells()), *self.settings, *self.skipped, *new.settings, *new.skipped]
+        names = [*(cell.key for cell in cells()), *(row.name for row in (*self.rows, *new.rows))]
         commands = dict.fromkeys([*self.command.splitlines(), new.command])
         return self.joined(new, names, command="\n".join(commands), sources={**self.sources, **new.sources})
 

@@ -21,7 +21,8 @@ from fedappeal.studies.experiment import Experiment
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import make_plan
 from fedappeal.studies.results import Row
-from fedappeal.studies.study_record import versions_of
+from fedappeal.studies.study_record import row_of, versions_of
+from fedappeal.views.comparison.measures import Measure
 
 QUICK_PART: tuple[tuple[str, ...], ...] = (("digits",), (CORE,), ("fedavg", "maxfl", "fedadam"))
 QUICK_SEEDS = 8
@@ -92,9 +93,9 @@ def missing(rows: Sequence[Cell], present: BenchResults, seeds: int) -> tuple[Ce
     Raises:
         ConfigError: the present rows were run with other settings, or none of the rows is missing.
     """
-    for key, settings in present.settings.items():
-        if settings != Cell.of_key(key).settings:
-            raise ConfigError(f"known: row '{key}' was run with other settings than the design has now")
+    for row in present.rows:
+        if row.settings and row.settings != Cell.of_key(row.name).settings:
+            raise ConfigError(f"known: row '{row.name}' was run with other settings than the design has now")
     if not (lacking := tuple(cell for cell in rows if present.lacking(cell.key, min(seeds, cell.seeds)))):
         raise ConfigError("known: these results have all rows")
     return lacking
@@ -118,17 +119,19 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
     earlier = selection.known
     plan = make_plan(experiment, out, selection.number_of_seeds, data_dir=machine.data_dir, present=earlier)
     plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed < rows[run.arm.name].seeds))
-    done, failed = carry_out(plan, machine, console, redo)
+    done = carry_out(plan, machine, console, redo)
     numbers: list[Row] = []
     metrics: dict[str, dict[str, Any]] = {}
     columns: dict[str, str] = {}
-    for arm in done.arms:
-        cell, runs = rows[arm.name], done.of(arm.name)
-        metric = Metric.of_record(Record(runs[0].path).config.get("metric"))
-        metrics[cell.task] = metric.as_record()
-        read_off = measures(cell.task, metric, int(cell.settings["rounds"]))
-        columns = columns or {m.key: m.title for m in read_off}
-        numbers.append(Row.of(arm, runs, read_off))
+    for key, cell in rows.items():
+        read_off: tuple[Measure, ...] = ()
+        if runs := done.of(key):
+            metric = Metric.of_record(Record(runs[0].path).config.get("metric"))
+            metrics[cell.task] = metric.as_record()
+            read_off = measures(cell.task, metric, int(cell.settings["rounds"]))
+            columns = columns or {m.key: m.title for m in read_off}
+        settings = {} if key in plan.skipped else cell.settings
+        numbers.append(row_of(cell.arm, done, read_off, settings))
     results = BenchResults(
         experiment=NAME,
         source=plan.experiment.source,
@@ -138,10 +141,6 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         measures=columns,
         rows=tuple(numbers),
         figure=True,
-        diverged={},
-        skipped=plan.skipped,
-        failed=failed,
-        settings={key: cell.settings for key, cell in rows.items() if key not in plan.skipped},
         metrics=metrics,
         versions=versions_of(plan),
         sources={name: source_of(name) for name in {cell.strategy for cell in rows.values()} if ":" in name},

@@ -26,6 +26,7 @@ def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: st
             seeds=tuple(range(len(values))),
             rounds=(10,) * len(values),
             ours={**dict.fromkeys(KEYS, (1.0,) * len(values)), "kept": tuple(values)},
+            settings=cell.settings,
         )
         for cell, values in cells.items()
     ]
@@ -38,10 +39,6 @@ def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: st
         measures={key: key for key in KEYS},
         rows=tuple(rows),
         figure=True,
-        diverged={},
-        skipped={},
-        failed={},
-        settings={cell.key: cell.settings for cell in cells},
         metrics={task: ACCURACY.as_record()},
         versions={"torch": ("2",)},
     )
