@@ -68,22 +68,20 @@ class CsvTable(Table):
     def pieces(self, wanted: Sequence[str], problems: Problems) -> Iterator[tuple[RowNumbers, list[Cells]]]:
         """Yield the wanted columns piece by piece; every cell is a text."""
         places, width = places_of(self.names, wanted), len(self.names)
-        with _opened(self._path) as file, _named_errors(self._reader(file)) as reader:
-            next(reader, None)
-            piece = _Piece(len(places))
-            for cells in reader:
-                if not cells:  # an empty line
-                    continue
-                if len(cells) == width:
-                    piece.add(reader.line_num, [cells[place] for place in places])
-                else:
-                    row = RowNumbers(piece.row, 1, [reader.line_num])
-                    reason = f"has {len(cells)} cells, the header {width}"
-                    problems.add(DataProblem.SHAPE, "cells", row.where(0), reason)
-                    yield from piece.left_out()
-                if piece.is_full:
-                    yield from piece.taken()
-            yield from piece.taken()
+
+        def rows() -> Iterator[_Row]:
+            with _opened(self._path) as file, _named_errors(self._reader(file)) as reader:
+                next(reader, None)
+                for number, cells in enumerate(filter(None, reader), start=1):  # without empty lines
+                    if len(cells) == width:
+                        yield reader.line_num, [cells[place] for place in places]
+                    else:
+                        where = RowNumbers(number, 1, [reader.line_num]).where(0)
+                        reason = f"has {len(cells)} cells, the header {width}"
+                        problems.add(DataProblem.SHAPE, "cells", where, reason)
+                        yield reader.line_num, None
+
+        yield from _in_pieces(rows(), len(places))
 
 
 @contextmanager
@@ -112,18 +110,16 @@ class JsonLines(Table):
     def pieces(self, wanted: Sequence[str], problems: Problems) -> Iterator[tuple[RowNumbers, list[Cells]]]:
         """Yield the wanted keys piece by piece; a key that a line lacks is missing."""
         places_of(self.names, wanted)
-        with _opened(self._path) as file:
-            piece = _Piece(len(wanted))
-            for number, pairs in _objects(file):
-                row = dict(pairs)
-                if twice := [name for name in wanted if sum(key == name for key, _ in pairs) > 1]:
-                    problems.add(DataProblem.COLUMNS, "twice", f"line {number}", f"has '{twice[0]}' twice")
-                    yield from piece.left_out()
-                else:
-                    piece.add(number, [row.get(name) for name in wanted])
-                if piece.is_full:
-                    yield from piece.taken()
-            yield from piece.taken()
+
+        def rows() -> Iterator[_Row]:
+            with _opened(self._path) as file:
+                for number, pairs in _objects(file):
+                    row = dict(pairs)
+                    if twice := [name for name in wanted if sum(key == name for key, _ in pairs) > 1]:
+                        problems.add(DataProblem.COLUMNS, "twice", f"line {number}", f"has '{twice[0]}' twice")
+                    yield number, None if twice else [row.get(name) for name in wanted]
+
+        yield from _in_pieces(rows(), len(wanted))
 
 
 def _objects(file: TextIO) -> Iterator[tuple[int, list[tuple[str, object]]]]:
@@ -140,41 +136,25 @@ def _objects(file: TextIO) -> Iterator[tuple[int, list[tuple[str, object]]]]:
         yield number, [(plain(key), value) for key, value in pairs]
 
 
-class _Piece:
-    """Rows gathered until there are enough for a piece.
+_Row = tuple[int, list[Any] | None]
+"""A row's line, and its cells; None: it is left out."""
 
-    Attributes:
-        row: number of the next row, counted from 1.
-    """
 
-    def __init__(self, width: int) -> None:
-        self.row = 1
-        self._most = max(1, _CELLS_AT_ONCE // max(1, width))
-        self._width = width
-        self._rows: list[list[Any]] = []
-        self._lines: list[int] = []
-        self._characters = 0
+def _in_pieces(rows: Iterator[_Row], width: int) -> Iterator[tuple[RowNumbers, list[Cells]]]:
+    """Yield rows as columns, many at a time; a row that is left out ends a piece."""
+    most, first = max(1, _CELLS_AT_ONCE // max(1, width)), 1
+    lines, piece, characters = list[int](), list[list[Any]](), 0
 
-    def add(self, line: int, cells: list[Any]) -> None:
-        """Add a row."""
-        self.row += 1
-        self._rows.append(cells)
-        self._lines.append(line)
-        self._characters += sum(len(cell) for cell in cells if isinstance(cell, str))
+    def columns() -> Iterator[tuple[RowNumbers, list[Cells]]]:
+        if piece:
+            yield RowNumbers(first, len(piece), lines), list(map(list, zip(*piece, strict=True))) or [[]] * width
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the piece has enough rows."""
-        return len(self._rows) >= self._most or self._characters > _CHARACTERS_AT_ONCE
-
-    def taken(self) -> Iterator[tuple[RowNumbers, list[Cells]]]:
-        """Yield the rows as columns, if any, and remove them."""
-        if rows := self._rows:
-            columns: list[Cells] = [list(cells) for cells in zip(*rows, strict=True)] or [[]] * self._width
-            yield RowNumbers(self.row - len(rows), len(rows), self._lines), columns
-            self._rows, self._lines, self._characters = [], [], 0
-
-    def left_out(self) -> Iterator[tuple[RowNumbers, list[Cells]]]:
-        """Yield the rows taken so far (`taken`), and count a skipped row."""
-        yield from self.taken()
-        self.row += 1
+    for number, (line, cells) in enumerate(rows, start=1):
+        if cells is not None:
+            lines.append(line)
+            piece.append(cells)
+            characters += sum(len(cell) for cell in cells if isinstance(cell, str))
+        if cells is None or len(piece) >= most or characters > _CHARACTERS_AT_ONCE:
+            yield from columns()
+            lines, piece, characters, first = [], [], 0, number + 1
+    yield from columns()
