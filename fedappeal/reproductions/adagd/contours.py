@@ -135,19 +135,36 @@ def _points(results: Results, arm: str) -> Floats:
 
 
 def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return the path of one row's algorithm."""
+    """Return the outcome of one row's paths, and the path itself where there is one from a given start."""
+    runs = _paths(settings, seed)
+    outcome = summary(runs, float(settings["precision"]))
+    if "start" not in settings or settings.get("steps") == "drawn":
+        return {"starts": len(runs), **outcome}
+    (run,) = runs
+    left = {str(m): index for m, index in run.left.items()}
+    return {"points": run.points.tolist(), "losses": run.losses.tolist(), "left": left, **outcome}
+
+
+def _paths(settings: Mapping[str, Any], seed: int) -> list[toy.Trajectory]:
+    """Return the paths of one row's algorithm.
+
+    From its start; with drawn sequences of steps, each in P_alpha' of Observation 4's proof; or from starts that are
+    drawn from the unit disc: for small steps, those outside S_1 and S_2.
+    """
     problem, precision = toy.ToyProblem(settings.get("alpha")), float(settings["precision"])
     if settings.get("steps") == "drawn":
-        return _singled_out(settings, seed)
-    if "start" not in settings:
-        return _means_over_starts(problem, settings, seed)
-    run = _run(problem, np.array(settings["start"]), settings)
-    return {
-        "points": run.points.tolist(),
-        "losses": run.losses.tolist(),
-        "left": {str(m): index for m, index in run.left.items()},
-        **summary([run], precision),
-    }
+        start = settings["start"]
+        return [
+            _run(toy.ToyProblem(toy.harmful_shift(start, steps, precision)), start, settings, steps)
+            for steps in drawn_steps(settings["draws"], seed)
+        ]
+    if "start" in settings:
+        return [_run(problem, np.array(settings["start"]), settings)]
+    starts = drawn_starts(settings["draws"], seed)
+    if settings["method"] == "two-steps":
+        steps_of = (toy.harmful_steps(problem, start, precision) or (0.0, 0.0) for start in starts)
+        return [toy.uniform(problem, *of, precision) for of in zip(starts, steps_of, strict=True)]
+    return [_run(problem, start, settings) for start in starts if (problem.losses(start) > precision).all()]
 
 
 def _run(
@@ -163,35 +180,6 @@ def _run(
     if steps is None:
         steps = [*settings["first-steps"], *[settings["short-step"]] * 500]
     return toy.uniform(problem, start, steps, precision)
-
-
-def _means_over_starts(problem: toy.ToyProblem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return the means over starts drawn from the unit disc.
-
-    For small steps, of those outside S_1 and S_2.
-    """
-    precision, runs = float(settings["precision"]), list[toy.Trajectory]()
-    for start in drawn_starts(settings["draws"], seed):
-        if settings["method"] == "two-steps":
-            runs.append(
-                toy.uniform(problem, start, toy.harmful_steps(problem, start, precision) or (0.0, 0.0), precision)
-            )
-        elif (problem.losses(start) > precision).all():
-            runs.append(_run(problem, start, settings))
-    return {"starts": len(runs), **summary(runs, precision)}
-
-
-def _singled_out(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return the means over step sequences in P_alpha' of Observation 4's proof.
-
-    The sequences are drawn.
-    """
-    precision, start = float(settings["precision"]), settings["start"]
-    runs = [
-        _run(toy.ToyProblem(toy.harmful_shift(start, steps, precision)), start, settings, steps)
-        for steps in drawn_steps(settings["draws"], seed)
-    ]
-    return {"starts": len(runs), **summary(runs, precision)}
 
 
 def drawn_steps(count: int, seed: int) -> toy.Floats:

@@ -81,8 +81,6 @@ def runs_with_step(results: Results, algorithm: str, choose: Choice) -> list[Run
     """Return each seed's run of an algorithm with that seed's chosen step size.
 
     A seed without such a step has none.
-
-    A seed without such a step has none.
     """
     runs = []
     for seed in sorted({run.seed for run in results.runs}):
