@@ -52,6 +52,8 @@ class TextTask(TaskOfRows):
                 f"model = '{settings.model}' is not allowed for task = '{settings.task}': "
                 f"{self.name}.model-dir names its model (auto), or its tokenizer alone (transformers:NAME)"
             )
+        if self.own.client_column:
+            self.auto_partition = "natural"
         if (self.partition == "natural") != bool(self.own.client_column):
             raise ConfigError(
                 f"partition = '{settings.partition}' is not allowed with {self.name}.client-column = "
@@ -60,12 +62,6 @@ class TextTask(TaskOfRows):
         if not self.own.lora_rank:
             self.share = "all"
         self.evaluation_batch = self.own.evaluation_batch
-
-    @property
-    def partition(self) -> str:
-        """The texts' partition over clients; natural if a column names their owners."""
-        usual = "natural" if self.own.client_column else self.auto_partition
-        return usual if self.settings.partition == "auto" else self.settings.partition
 
     @cached_property
     def folder(self) -> ModelFolder:
@@ -119,7 +115,7 @@ class TextTask(TaskOfRows):
         """
         path = inside(self.data_dir, f"{self.name}.data", self.own.data)
         with self._named():
-            return self._read(path, owners=bool(self.own.client_column))
+            return self._read(path, self.own.client_column)
 
     @cached_property
     def rows(self) -> list[Rows]:
@@ -188,7 +184,7 @@ class TextTask(TaskOfRows):
         Raises:
             ValueError: it cannot be read, or does not fit; says why.
         """
-        table = self._read(Path(path), owners=False)
+        table = self._read(Path(path))
         return self.examples(table.texts, table.labels)
 
     def encoded(self, texts: Sequence[str] | NDArray[Any]) -> "dict[str, Tensor]":
@@ -199,8 +195,9 @@ class TextTask(TaskOfRows):
         encoded = self.tokenizer(list(texts), truncation=True, max_length=length, padding="max_length")
         return {key: torch.tensor(encoded[key], dtype=torch.int64) for key in ("input_ids", "attention_mask")}
 
-    def _read(self, path: Path, owners: bool) -> Texts:
-        return read_table(path, self.own.text_column, owner_column=self.own.client_column if owners else "")
+    def _read(self, path: Path, owner_column: str = "") -> Texts:
+        label_column = getattr(self.own, "label_column", "")
+        return read_table(path, self.own.text_column, label_column, self.class_names, owner_column)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -271,11 +268,6 @@ class TextClassification(TextTask):
         import torch
 
         return Split(self.encoded(texts), torch.from_numpy(labels))
-
-    def _read(self, path: Path, owners: bool) -> Texts:
-        settings = self.own
-        owner_column = settings.client_column if owners else ""
-        return read_table(path, settings.text_column, settings.label_column, self.class_names, owner_column)
 
 
 IGNORED = -100
