@@ -1,6 +1,7 @@
 """How Sphinx builds the docs site from README and docs: `make docs`."""
 
 import shutil
+import tomllib
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -29,16 +30,8 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # a browser refuses to read pages for it where the site is opened from a folder
 
-SECTIONS = {
-    "Researcher": "simulation api staying extending",
-    "Operator": "deployment watching security influence",
-    "Volunteer": "volunteer privacy",
-    "Look up": "apps upkeep reference tasks hf plugins glossary site/reference",
-    "Strategies": "maxfl fedalign adagd baselines personalised",
-    "Results": "reproductions/README bench bench-results/README bench-results/measures benchmarks",
-    "Inside": "architecture protocol flower",
-}
-"""The navigation: by heading, all pages of docs in order. The first three are a reader's path each."""
+SECTIONS: dict[str, str] = tomllib.loads(Path(__file__).with_name("navigation.toml").read_text("utf-8"))
+"""The navigation: by heading, all pages of docs in order."""
 
 
 def navigation() -> str:
