@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.data_file import first_problem
+from fedappeal.studies.data_file import Part, first_problem
 from fedappeal.studies.experiment import Number
 from fedappeal.studies.verdict import Verdict
 from fedappeal.system.files import replace_file
@@ -24,11 +24,7 @@ _Number = Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Row(_Model):
+class Row(Part):
     """The numbers of one row of a study.
 
     Attributes:
@@ -92,7 +88,7 @@ class Row(_Model):
         return self
 
 
-class StudyResults(_Model):
+class StudyResults(Part):
     """The results of a study.
 
     Attributes:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from fedappeal.studies.data_file import Part
 from fedappeal.studies.experiment import (
     OWN,
     Claim,
@@ -44,7 +43,7 @@ SAME = 1e-9
 """Margins that are no farther apart are equal."""
 
 
-class Verdict(BaseModel):
+class Verdict(Part):
     """A claim and its outcome, as in the JSON beside a page.
 
     Attributes:
@@ -68,8 +67,6 @@ class Verdict(BaseModel):
         word: the verdict.
         needs: number of seeds that an undecided claim needs; None: more than `MOST_SEEDS`, or not known.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str = ""
     claim: str
