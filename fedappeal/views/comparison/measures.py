@@ -208,7 +208,8 @@ def late(lines: Lines, key: str, rounds: int) -> float | None:
 @reading
 def best(lines: Lines, of: Value) -> float | None:
     """Return the largest value of the run."""
-    return max(map(float, recorded(lines, of).values()), default=None)
+    values = (value_of(line, of) for line in lines)
+    return max((float(value) for value in values if value is not None), default=None)
 
 
 @reading
