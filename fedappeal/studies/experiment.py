@@ -182,7 +182,6 @@ class Results:
     Attributes:
         experiment: the experiment.
         runs: the runs.
-        quick: whether it is the short form.
         waiting: arm and seed of runs that are still to be made.
         failed: why runs failed, by arm and seed.
         skipped: why arms could not be run.
@@ -190,7 +189,6 @@ class Results:
 
     experiment: "Experiment"
     runs: tuple[RunResult, ...]
-    quick: bool = False
     waiting: frozenset[tuple[str, int]] = frozenset()
     failed: Mapping[tuple[str, int], str] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)

@@ -105,4 +105,4 @@ def best_of_each(experiment: Experiment, plan: Plan, results: Results) -> tuple[
     )
     runs = tuple(dataclasses.replace(run, arm=chosen[run.arm.name]) for run in plan.runs if run.arm.name in chosen)
     finished = tuple(dataclasses.replace(r, arm=chosen[r.arm.name]) for r in results.runs if r.arm.name in chosen)
-    return dataclasses.replace(plan, experiment=tuned, runs=runs, skipped={}), Results(tuned, finished, plan.quick)
+    return dataclasses.replace(plan, experiment=tuned, runs=runs, skipped={}), Results(tuned, finished)

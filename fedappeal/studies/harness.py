@@ -59,7 +59,7 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
             console.print(f"{done} of {len(plan.runs)} runs are there already")
         failed = _do(todo, plan, machine, console) if todo else {}
     finished = tuple(run.result() for run in plan.runs if (run.arm.name, run.seed) not in failed and run.finished())
-    return Results(plan.experiment, finished, plan.quick, failed=failed, skipped=plan.skipped)
+    return Results(plan.experiment, finished, failed=failed, skipped=plan.skipped)
 
 
 @contextlib.contextmanager

@@ -91,7 +91,7 @@ class StudyRecord:
         """
         measures = tuple(m for m in self.experiment.measures if m.key in self.numbers.measures)
         runs = recorded_runs(self.numbers, {arm.name: arm for arm in self.experiment.arms})
-        return Results(replace(self.experiment, measures=measures), runs, self.numbers.quick, self.runs_waiting())
+        return Results(replace(self.experiment, measures=measures), runs, self.runs_waiting())
 
     def missing(self, out: Path, seeds: int = 0, data_dir: str = "") -> Plan:
         """Return the runs that the record lacks: rows, and seeds of rows.
