@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedappeal.hf.folder import ModelFolder, inside, require_hf
 from fedappeal.hf.texts import Texts, TextSettings, read_table
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.files.data_files import faults_of
 from fedappeal.tasks.labelled import TaskOfRows
 from fedappeal.tasks.partitions import assign
 from fedappeal.tasks.task import ClientData, Labels, Rows, Split, Structure
@@ -106,6 +106,10 @@ class TextTask(TaskOfRows):
         self.folder.check()
         _ = self.rows
 
+    @property
+    def _data(self) -> str:
+        return f"{self.name}.data = '{self.own.data}' is not allowed"
+
     @cached_property
     def table(self) -> Texts:
         """The data set's texts.
@@ -114,7 +118,7 @@ class TextTask(TaskOfRows):
             ConfigError: it cannot be read; says why.
         """
         path = inside(self.data_dir, f"{self.name}.data", self.own.data)
-        with self._named():
+        with faults_of(self._data):
             return self._read(path, self.own.client_column)
 
     @cached_property
@@ -150,7 +154,7 @@ class TextTask(TaskOfRows):
         Raises:
             ConfigError: there is no such client, or the data set cannot be read.
         """
-        with self._named():
+        with faults_of(self._data):
             return super().load(client)
 
     def held_by(self, client: int) -> tuple[NDArray[Any], Labels, Rows]:
@@ -198,17 +202,6 @@ class TextTask(TaskOfRows):
     def _read(self, path: Path, owner_column: str = "") -> Texts:
         label_column = getattr(self.own, "label_column", "")
         return read_table(path, self.own.text_column, label_column, self.class_names, owner_column)
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Raise a fault of the data set with the data set's name."""
-        try:
-            yield
-        except ConfigError:
-            raise
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"{self.name}.data = '{self.own.data}' is not allowed: {reason}") from None
 
     def forward(self, model: "nn.Module", x: Structure) -> Any:
         """Return the logits."""

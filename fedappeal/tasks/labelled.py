@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.files.data_files import DataFiles, reading_data
+from fedappeal.tasks.files.data_files import DataFiles, faults_of
 from fedappeal.tasks.partitions import assign
 from fedappeal.tasks.task import ClientData, Features, Labels, Normalisation, Pixels, Rows, Split, Task
 
@@ -236,7 +236,7 @@ class ImageFiles(PartitionedTask):
 def _all_parts(kind: type[ImageFiles], folder: Path) -> tuple[Pixels, Labels]:
     ends = np.cumsum([part.count for part in kind.parts]).tolist()
     pixels, labels = np.empty((ends[-1], *kind.input_shape), np.uint8), np.empty(ends[-1], np.int64)
-    with reading_data(kind.files.task):
+    with faults_of(f"task = {kind.files.task!r} cannot read its data"):
         for part, end in zip(kind.parts, ends, strict=True):
             rows = slice(end - part.count, end)
             pixels[rows], labels[rows] = kind.read_part(folder, part)

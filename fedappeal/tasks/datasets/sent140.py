@@ -22,7 +22,7 @@ import numpy as np
 
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks.examples import Features, Labels
-from fedappeal.tasks.files.data_files import DataFiles, reading_data
+from fedappeal.tasks.files.data_files import DataFiles, faults_of
 from fedappeal.tasks.labelled import NaturalTask
 from fedappeal.tasks.partitions.assign import draw_users
 
@@ -170,7 +170,7 @@ def _vectors(data_dir: Path | None) -> Path:
 @lru_cache(maxsize=2)
 def _read(settings: TaskSettings, data_dir: Path | None) -> list[tuple[Features, Labels]]:
     """Return the vectors and labels of the users that settings draw."""
-    with reading_data(_NAME):
+    with faults_of(f"task = {_NAME!r} cannot read its data"):
         by_user = read_tweets(TWEETS.path(TWEETS.find_or_download(data_dir), TWEETS.names[0]))
         counts = {user: len(tweets) for user, tweets in by_user.items()}
         chosen = [by_user[user] for user in draw_users(settings, counts, "tweets")]

@@ -51,14 +51,14 @@ def package_file(task: str, package: str, file: Path, needed: str, again: str) -
 
 
 @contextlib.contextmanager
-def reading_data(task: str) -> Iterator[None]:
-    """Raise what is wrong with a task's data as one line that names the task."""
+def faults_of(data: str) -> Iterator[None]:
+    """Raise the block's faults as one line each, behind the words that name the data."""
     try:
         yield
     except ConfigError:
         raise
     except (OSError, ValueError) as error:
-        raise ConfigError(f"task = {task!r} cannot read its data: {error}") from None
+        raise ConfigError(f"{data}: {' '.join(str(error).split())}") from None
 
 
 def by_torchvision(name: str, *arguments: str) -> Callable[[str], object]:
