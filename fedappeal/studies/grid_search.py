@@ -10,7 +10,7 @@ from statistics import fmean
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
-from fedappeal.studies.plan import Plan
+from fedappeal.studies.plan import Plan, slug
 
 
 def grid_keys(experiment: Experiment, wanted: str) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def grid_experiment(experiment: Experiment, keys: tuple[str, ...]) -> Experiment
         for values in itertools.product(*(experiment.grid[key] for key in keys)):
             chosen = dict(zip(keys, values, strict=True))
             label = ", ".join(f"{key} {value}" for key, value in chosen.items())
-            name = f"{arm.name}, {label}"
+            name = f"{arm.name}-{slug(label)}"
             arms.append(Arm(name, {**arm.settings, **chosen}, arm.paper, arm.shown, label=label))
             if not experiment.quick.arms or arm.name in experiment.quick.arms:
                 short.append(name)

@@ -79,9 +79,9 @@ def side(verdict: Verdict) -> str:
 
     Undecided where seeds do not tell.
     """
-    if verdict.word == "undecided" or not verdict.mean:
-        return "level" if verdict.word != "undecided" else "undecided"
-    return "ahead" if verdict.mean > 0 else "behind"
+    if verdict.word == "undecided":
+        return verdict.word
+    return "level" if not verdict.mean else "ahead" if verdict.mean > 0 else "behind"
 
 
 def sides(results: BenchResults, of: str) -> dict[tuple[str, str], str]:
