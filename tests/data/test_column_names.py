@@ -74,7 +74,7 @@ def test_two_columns_of_one_name_are_refused_where_it_is_asked_for(kind: str, tm
 
 def test_texts_are_found_so_too(tmp_path: Path) -> None:
     saved(tmp_path, ".csv", frame(APART))
-    assert read_table(tmp_path / "t.csv", COMPOSED[2]).texts == list("xyxyxyxy")
+    assert list(read_table(tmp_path / "t.csv", COMPOSED[2]).texts) == list("xyxyxyxy")
 
 
 def test_a_programs_own_data_and_its_predictions_take_either(tmp_path: Path) -> None:
