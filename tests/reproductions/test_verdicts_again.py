@@ -194,10 +194,9 @@ FLOORS = {"random-25": 25, "random-50": 50, "random-75": 75, "everyone": 100}
 
 def at_random(whole: dict[str, Any], task: str, joined: float) -> float:
     """Accuracy between the two floors around a share that joined, on the line through them."""
-    of = {
-        row["name"].split()[1]: fmean(row["ours"]["score"]) for row in whole["rows"] if row["name"].startswith(task)
-    }
-    points = [(share, of[name]) for name, share in FLOORS.items()]
+    of = {row["name"]: fmean(row["ours"]["score"]) for row in whole["rows"] if row["name"].startswith(task)}
+    floors = {name: next(key for key in of if f"-{name}-" in key) for name in FLOORS}
+    points = [(share, of[floors[name]]) for name, share in FLOORS.items()]
     ((x0, y0), (x1, y1)) = next(pair for pair in itertools.pairwise(points) if pair[0][0] <= joined <= pair[1][0])
     return y0 + (y1 - y0) * (joined - x0) / (x1 - x0)
 
@@ -220,7 +219,7 @@ def test_the_page_of_measures_follows_from_the_rows() -> None:
         for line in lines.splitlines():
             name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
             behaviour = name.strip("()") if name.startswith("(") else "appeal"
-            ours = rows[f"{task}, {behaviour} {goodwill}, {'fedavg' if behaviour != 'appeal' else name}"]
+            ours = rows[f"{task}-{behaviour}-{goodwill}-{'fedavg' if behaviour != 'appeal' else name}"]
             numbers = [ours["kept"], ours["score"], ours["regret"], ours["worst"], ours["megabytes"]]
             if behaviour == "alone":
                 numbers[1] = [shared + lost for shared, lost in zip(ours["score"], ours["regret"], strict=True)]

@@ -157,7 +157,7 @@ def test_a_sweeps_claims_by_hand(name: str, experiment: Experiment) -> None:
 
 def test_figure_9s_steps_are_figure_8s_best() -> None:
     rows = json.loads((DOCS / "adagd-figure8.json").read_text())["rows"]
-    mean = {row["name"]: fmean(row["ours"]["accuracy"]) for row in rows}
+    mean = {row["name"]: fmean(row["ours"]["accuracy"]) for row in rows if row["seeds"]}
     for q in ("0.7", "0.9", "1"):
         for k in (1, 20, 100):
             setting = f"q-{q}-k-{k}"
