@@ -3,7 +3,7 @@
 Forests and runs by seed are drawn from a page's numbers alone, curves from the runs' histories.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 from textwrap import fill
@@ -40,10 +40,7 @@ def forest(results: Results) -> Figure:
 
     Without an interval where a seed has no number.
     """
-    labels = {arm.name: arm.shown for arm in results.experiment.arms}
-    gaps = [
-        (v, v.contrast.one[1], _pair(v.contrast, labels)) for v in verdicts(results) if v.contrast and _of_two_rows(v)
-    ]
+    gaps = list(_gaps(results))
     colours = {pair: COLOURS[n % len(COLOURS)] for n, pair in enumerate(dict.fromkeys(pair for *_, pair in gaps))}
     rows: dict[str, dict[str, float]] = {}
     order, last = list(dict.fromkeys(verdict.group for verdict, *_ in gaps)), 0.0
@@ -70,17 +67,13 @@ def forest(results: Results) -> Figure:
     return picture
 
 
-def _of_two_rows(verdict: Verdict) -> bool:
-    """Return whether a verdict compares one measure of two rows."""
-    contrast = verdict.contrast
-    if contrast is None or not isinstance(contrast.other, tuple):
-        return False
-    return contrast.event is None and contrast.one[1] == contrast.other[1]
-
-
-def _pair(contrast: Contrast, labels: Mapping[str, str]) -> str:
-    other = contrast.other[0] if isinstance(contrast.other, tuple) else ""
-    return f"{labels[contrast.one[0]]} over {labels[other]}"
+def _gaps(results: Results) -> Iterator[tuple[Verdict, str, str]]:
+    """Yield the verdicts that compare one measure of two rows, with its key and the pair in words."""
+    labels = {arm.name: arm.shown for arm in results.experiment.arms}
+    for verdict in verdicts(results):
+        match verdict.contrast:
+            case Contrast(one=(row, key), other=(other, same), event=None) if key == same:
+                yield verdict, key, f"{labels[row]} over {labels[other]}"
 
 
 def _gap(axes: "Axes", verdict: Verdict, at: float, colour: str) -> None:
