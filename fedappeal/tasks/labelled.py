@@ -83,6 +83,19 @@ class LabelledTask(TaskOfRows):
 
         return Split(self.scaled(x), torch.from_numpy(labels))
 
+    def size_of(self, client: int) -> int | None:
+        """Return a client's number of examples; None if only reading all clients tells."""
+        return None
+
+    def counts(self, client: int) -> tuple[int, int] | None:
+        """Return a client's numbers of training and test examples.
+
+        None if only reading all clients tells.
+        """
+        assign.check_client(self.settings, client)
+        size = self.size_of(client)
+        return None if size is None else assign.sizes(self.settings, size)
+
     def initial_model(self, seed: int) -> "nn.Module":
         """Return w_0 of the model that the settings name, on the CPU."""
         from fedappeal.tasks import models
@@ -163,10 +176,9 @@ class PartitionedTask(LabelledTask):
         """Return pixels scaled and normalised."""
         return self.normalisation.apply(x)
 
-    def counts(self, client: int) -> tuple[int, int]:
-        """Return a client's numbers of training and test examples."""
-        assign.check_client(self.settings, client)
-        return assign.sizes(self.settings, len(self.rows[client]))
+    def size_of(self, client: int) -> int:
+        """Return a client's number of examples."""
+        return len(self.rows[client])
 
     def data_bytes(self, client: int) -> int:
         """Return the estimated bytes of `load`.
@@ -269,10 +281,6 @@ class NaturalTask(LabelledTask):
             ConfigError: the data cannot be read, or is not enough.
         """
 
-    def size_of(self, client: int) -> int | None:
-        """Return a client's number of examples; None if `read_client` reads all clients."""
-        return None
-
     def read_client(self, client: int) -> tuple[Features, Labels]:
         """Return one client's inputs and labels."""
         return self.clients[client]
@@ -290,15 +298,6 @@ class NaturalTask(LabelledTask):
     def scaled(self, x: NDArray[np.generic]) -> "Tensor":
         """Return inputs unchanged: word vectors' means, or features."""
         return self.inputs(x)
-
-    def counts(self, client: int) -> tuple[int, int] | None:
-        """Return a client's numbers of training and test examples.
-
-        None if only reading all clients tells.
-        """
-        assign.check_client(self.settings, client)
-        size = self.size_of(client)
-        return None if size is None else assign.sizes(self.settings, size)
 
     def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
         """Return a client's own inputs unchanged: word vectors' means, or features."""
