@@ -2,17 +2,17 @@
 
     python -P -m client.process.app_process APP PIPE
 
-Messages go in and replies come out through pipes, as frames of JSON and bytes: nothing of the app's is unpickled.
+Messages go in and replies come out through a pipe, as JSON and bytes: nothing of the app's is unpickled.
 """
 
 import base64
 import contextlib
 import importlib
+import itertools
 import json
 import logging
 import os
 import signal
-import struct
 import subprocess  # nosec B404 # our own modules alone
 import sys
 import tempfile
@@ -20,8 +20,10 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -36,7 +38,6 @@ from fedappeal.protocol.packing import content_bytes
 from fedappeal.settings.config import ConfigError
 
 log = logging.getLogger("fedappeal.client")
-_HEAD = struct.Struct("<QQ")
 _MOST_TOLD = 1 << 20
 """Bytes of a reply besides its arrays."""
 _TIMES_A_MODEL = 8
@@ -51,32 +52,41 @@ _LONGEST_LINE = 500
 _KINDS: dict[str, type[Any]] = {"config": ConfigRecord, "metric": MetricRecord}
 
 
-def dump(values: Mapping[str, Any], **records: Mapping[str, Any]) -> bytes:
-    """Return a frame of plain values, and of RecordDicts by name."""
+def send(pipe: "Connection[Any, Any]", values: Mapping[str, Any], **records: Mapping[str, Any]) -> None:
+    """Send plain values, and RecordDicts by name: one JSON text, then each array's bytes."""
     buffers: list[bytes] = []
 
     def told(record: object) -> dict[str, Any]:
         if isinstance(record, ArrayRecord):
-            buffers.extend(array.data for array in record.values())
-            arrays = [[k, a.dtype, list(a.shape), a.stype, len(a.data)] for k, a in record.items()]
-            return {"kind": "array", "arrays": arrays}
+            buffers.extend(bytes(array.data) for array in record.values())
+            return {"kind": "array", "arrays": [[k, a.dtype, list(a.shape), a.stype] for k, a in record.items()]}
         kind = "config" if isinstance(record, ConfigRecord) else "metric"
         return {"kind": kind, "values": dict(record)}  # type: ignore[call-overload]
 
     dicts = {name: {key: told(record) for key, record in content.items()} for name, content in records.items()}
     head = json.dumps({**values, "records": dicts}, default=lambda b: {"b64": base64.b64encode(b).decode()}).encode()
-    return b"".join((_HEAD.pack(len(head), sum(map(len, buffers))), head, *buffers))
+    for part in (head, *buffers):
+        pipe.send_bytes(part)
 
 
-def load(head: bytes, body: bytes) -> tuple[dict[str, Any], dict[str, RecordDict]]:
-    """Return what `dump` was given.
+def receive(
+    pipe: "Connection[Any, Any]", most_told: int = sys.maxsize, most: int = sys.maxsize
+) -> tuple[dict[str, Any], dict[str, RecordDict]]:
+    """Return what `send` was given.
+
+    Args:
+        pipe: from the other process.
+        most_told: bytes of the text.
+        most: bytes of all arrays together.
 
     Raises:
-        ValueError: it is no such frame.
+        ValueError: it is no such thing, or larger.
+        EOFError, ConnectionError: the other process has ended.
     """
     try:
+        head = _part(pipe, most_told)
         values = json.loads(head, object_hook=lambda d: base64.b64decode(d["b64"]) if d.keys() == {"b64"} else d)
-        start, dicts = 0, {}
+        dicts = {}
         for name, content in values.pop("records").items():
             dicts[name] = RecordDict()
             for key, told in content.items():
@@ -84,17 +94,23 @@ def load(head: bytes, body: bytes) -> tuple[dict[str, Any], dict[str, RecordDict
                     dicts[name][key] = _KINDS[told["kind"]](told["values"])
                     continue
                 arrays = {}
-                for array, dtype, shape, stype, size in told["arrays"]:
-                    if type(size) is not int or not 0 <= size <= len(body) - start:  # backwards, bytes count twice
-                        raise ValueError(f"an array of {size!r} bytes, of {len(body) - start} that are left")
-                    arrays[array] = Array(str(dtype), tuple(map(int, shape)), str(stype), body[start : start + size])
-                    start += size
+                for array, dtype, shape, stype in told["arrays"]:
+                    data = _part(pipe, most)
+                    most -= len(data)
+                    arrays[array] = Array(str(dtype), tuple(map(int, shape)), str(stype), data)
                 dicts[name][key] = ArrayRecord(arrays)
-        if start != len(body):
-            raise ValueError(f"{len(body) - start} bytes too many")
     except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     return values, dicts
+
+
+def _part(pipe: "Connection[Any, Any]", most: int) -> bytes:
+    try:
+        return pipe.recv_bytes(most)
+    except ConnectionError:
+        raise
+    except OSError:  # Python reads no more from where a part is too long
+        raise EOFError if pipe.readable else ValueError(f"a part of more than {most} bytes") from None
 
 
 @dataclass
@@ -118,7 +134,7 @@ class AppProcess:
     bundle: bytes = b""
     _told: bool = False
     _process: "subprocess.Popen[bytes] | None" = None
-    _replies: IO[bytes] | None = None
+    _pipe: "Connection[Any, Any] | None" = None
     _folder: Any = None
     _lines: int = 0
     _largest: int = 0
@@ -165,18 +181,16 @@ class AppProcess:
         self._lines = 0
         sizes = [content_bytes(record) for record in message.content.values() if isinstance(record, ArrayRecord)]
         self._largest = max(self._largest, sum(sizes))
-        most = (
-            _TIMES_A_MODEL * self._largest + 64 * _MOST_TOLD
-        )  # whatever it kept before: that must not grow by itself
+        # Whatever it kept before: that must not grow by itself.
+        most = _TIMES_A_MODEL * self._largest + 64 * _MOST_TOLD
         late = threading.Event()
         watch = threading.Timer(max(0.0, seconds_left(message)), self._kill, (process, late))
         watch.start()
         try:
-            assert process.stdin is not None
-            process.stdin.write(dump(plain, content=message.content, state=context.state))
-            process.stdin.flush()
-            values, records = load(*self._frame(most))
-        except (BrokenPipeError, EOFError):
+            assert self._pipe is not None
+            send(self._pipe, plain, content=message.content, state=context.state)
+            values, records = receive(self._pipe, _MOST_TOLD, most)
+        except (ConnectionError, EOFError):
             code = self.end()
             why = "did not answer in time, and was ended" if late.is_set() else f"ended (exit code {code})"
             if process.pid == self._too_large:
@@ -208,9 +222,8 @@ class AppProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
-        for pipe in filter(None, (process.stdin, self._replies)):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        if self._pipe is not None:
+            self._pipe.close()
         self._folder.cleanup()
         return code
 
@@ -220,8 +233,8 @@ class AppProcess:
         self.end()
         self._told = False
         self._folder = tempfile.TemporaryDirectory(prefix="fedappeal-app-")
-        read, write = os.pipe()
-        words = ["client.process.app_process", self.app, str(write)]
+        self._pipe, theirs = Pipe()
+        words = ["client.process.app_process", self.app, str(theirs.fileno())]
         if self.confined:
             readable = os.pathsep.join(self._readable())
             words = ["client.process.sandbox", readable, self._folder.name, str(self.memory), *words]
@@ -230,16 +243,16 @@ class AppProcess:
         python = [sys.executable, "-P", "-m"]
         process = subprocess.Popen(  # nosec B603 # our own modules
             [*python, "fedappeal.system.process_end", str(os.getpid()), *python, *words],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
             cwd=self._folder.name,
-            pass_fds=(write,),
+            pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )
-        os.close(write)
-        self._process, self._replies = process, os.fdopen(read, "rb", buffering=0)
+        theirs.close()
+        self._process = process
         threading.Thread(target=self._log, args=(process,), daemon=True).start()
         if self.memory:
             threading.Thread(target=self._bound, args=(process,), daemon=True).start()
@@ -247,22 +260,6 @@ class AppProcess:
 
     def _readable(self) -> list[str]:
         return [*self.readable, sys.prefix, sys.base_prefix, *filter(None, python_path().split(os.pathsep))]
-
-    def _frame(self, most: int) -> tuple[bytes, bytes]:
-        head, body = _HEAD.unpack(self._read(_HEAD.size))
-        if head > _MOST_TOLD or body > most:
-            raise ValueError(f"a reply of {head} and {body} bytes: at most {_MOST_TOLD} and {most}")
-        return self._read(head), self._read(body)
-
-    def _read(self, size: int) -> bytes:
-        assert self._replies is not None
-        parts: list[bytes] = []
-        while size:
-            if not (part := self._replies.read(min(size, 1 << 20))):
-                raise EOFError
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
     @staticmethod
     def _kill(process: "subprocess.Popen[bytes]", late: threading.Event) -> None:
@@ -321,15 +318,14 @@ def _load_app(name: str, bundle: bytes) -> Call:
 
 
 def main() -> None:
-    """Answer messages until standard input ends."""
-    name, pipe = sys.argv[1:]
-    questions, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(int(pipe), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    app, number, bundle = None, 0, b""
-    while head := questions.read(_HEAD.size):
-        sizes = _HEAD.unpack(head)
-        values, records = load(*(questions.read(size) for size in sizes))
-        number += 1
+    """Answer messages until the pipe ends."""
+    name, descriptor = sys.argv[1:]
+    pipe, app, bundle = Connection(int(descriptor)), None, b""
+    for number in itertools.count(1):
+        try:
+            values, records = receive(pipe)
+        except EOFError:
+            return
         state = records["state"]
         try:
             bundle = values.get("bundle", bundle)
@@ -342,12 +338,10 @@ def main() -> None:
             reply = app(message, context)
             if reply.has_error():
                 raise RuntimeError(reply.error.reason)
-            frame = dump({}, content=reply.content, state=context.state)
+            send(pipe, {}, content=reply.content, state=context.state)
         except Exception as error:
             logging.getLogger(__name__).exception("the app failed")
-            frame = dump({"error": f"{type(error).__name__}: {error}"})
-        replies.write(frame)
-        replies.flush()
+            send(pipe, {"error": f"{type(error).__name__}: {error}"})
 
 
 if __name__ == "__main__":
