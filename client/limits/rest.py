@@ -15,10 +15,7 @@ from pathlib import Path
 from client.limits.guard import Guard
 from client.limits.limits import MEGABYTE, Limits, within
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import replace_file
 
-RESTING = "resting"
-"""A file of this name in the state folder says for which limit a running client rests."""
 _EVERY = 0.5
 _NETWORK_EVERY = 30.0
 """Seconds for which an answer about the network counts: each is a process of its own."""
@@ -175,9 +172,6 @@ class Rest:
     clock: Callable[[], float] = time.monotonic
     _latest: tuple[float, str] = field(default=(float("-inf"), ""), init=False)
 
-    def __post_init__(self) -> None:
-        self._note("")  # an earlier process may have left one
-
     def why(self) -> str:
         """Return why the client rests, in one line.
 
@@ -192,16 +186,4 @@ class Rest:
         with suppress(ConfigError):  # a damaged file is said where a message is answered
             why = why_resting(self.guard.limits_now(), self.around, self.guard.moved_today)
         self._latest = self.clock(), why
-        if why != before:
-            self._note(why)
         return why
-
-    def _note(self, why: str) -> None:
-        if self.pause_file is None:
-            return
-        file = self.pause_file.with_name(RESTING)
-        with suppress(OSError):  # a full disk: the client's rest matters more than that it can be read why
-            if why:
-                replace_file(file, f"{why}\n".encode(), durable=False, mode=0o600)
-            else:
-                file.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from client.limits.answer_book import AnswerBook
-from client.limits.rest import RESTING
 from client.state.activity import Activity
 from client.state.memory import DEPARTURE, RunMemory
 from client.state.store import DiskStore, is_precious
@@ -62,17 +61,6 @@ def own_name(folder: Path) -> str:
     try:
         return printable((folder / NAME).read_text("utf-8", errors="replace")[:_SHORT])
     except OSError:
-        return ""
-
-
-def resting(folder: Path) -> str:
-    """Return the limit for which the client rested when its process last looked.
-
-    Empty where it did not rest.
-    """
-    try:
-        return (folder / RESTING).read_text("utf-8", errors="replace")[:_LONGEST].strip()
-    except (FileNotFoundError, NotADirectoryError):
         return ""
 
 

@@ -32,7 +32,7 @@ from client.settings import Connection, NodeSettings
 from client.state.activity import ENDED_AS, ENDED_EARLY, ENDED_LINES, Activity, run_of
 from client.state.own_key import note_connection
 from client.state.receipts import Receipts
-from client.state.signs import forget_work, note_event, working
+from client.state.signs import RESTS, forget_work, note_event, working
 from client.state.store import DiskStore, tidy
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.flower.bundle import RunSettings
@@ -279,7 +279,7 @@ class _Client:
         shown = ""
         while why := self._rest.why():
             if why != shown:
-                self._tell("paused", f"paused: {why}")
+                self._tell("paused", RESTS + why)
                 shown = why
                 if self._activity is not None:
                     self._activity.rested(why)

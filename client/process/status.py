@@ -13,7 +13,7 @@ from typing import Any
 
 from client.approval import WHY, asking
 from client.outcome import DECLINED, WAITING
-from client.process.owner import PAUSED, client_name, departures, resting, store_of
+from client.process.owner import PAUSED, client_name, departures, store_of
 from client.state.activity import ENDED_EARLY, ENDED_LINES, OVER, RUN_FAILED, RUN_STOPPED, Activity, RunActivity
 from client.state.preferred import describe_preferred
 from client.state.receipts import ReceiptChain
@@ -133,8 +133,8 @@ def client_status(folder: Path) -> ClientStatus:
         return status(State.NO_SUPERLINK, f"the SuperLink does not answer since {since}", event.since)
     if event is not None and event.link == CONNECTING:
         return status(State.CONNECTING, f"connecting since {clock_time(event.since)}", event.since)
-    if why := resting(folder):
-        return status(State.RESTING, f"resting: {why}")
+    if event is not None and event.resting:
+        return status(State.RESTING, f"resting: {event.resting}")
     if event is None:
         return status(State.NEVER_STARTED, "not running: it never started")
     return status(State.WAITING, _waits_for(runs), event.since)

@@ -20,6 +20,8 @@ WORKING = "working"
 """The file's name in the state folder; it is there while a message is worked on."""
 EVENT = "event.json"
 """Name of the file with the latest event."""
+RESTS = "paused: "
+"""How an event begins by which a client rests; the reason follows."""
 CONNECTING, CONNECTED, AWAY, ENDED = "connecting", "connected", "away", "ended"
 _LINKS = {"started": CONNECTING, "connected": CONNECTED, "answered": CONNECTED, "waiting": AWAY}
 _LINKS |= {"ended": ENDED, "given-up": ENDED}
@@ -55,12 +57,14 @@ class LatestEvent:
         at: when, in seconds since 1970.
         link: how the SuperLink is reached since: ``connecting``, ``connected``, ``away`` or ``ended``.
         since: since when it is so, in seconds since 1970.
+        resting: for what it rests; empty: it does not.
     """
 
     text: str
     at: Moment
     link: str
     since: Moment
+    resting: str = ""
 
 
 _WORK: TypeAdapter[Work] = TypeAdapter(Work)
@@ -79,7 +83,8 @@ def note_event(folder: Path | None, kind: str, text: str) -> None:
         before, now = event_of(folder), time.time()
         link = _LINKS.get(kind) or (before.link if before else CONNECTING)
         since = before.since if before and before.link == link and kind != "started" else now
-        _write(folder / EVENT, LatestEvent(printable(text, _LONGEST_EVENT), now, link, since))
+        resting = text.removeprefix(RESTS) if kind == "paused" else ""
+        _write(folder / EVENT, LatestEvent(printable(text, _LONGEST_EVENT), now, link, since, resting))
 
 
 def event_of(folder: Path) -> LatestEvent | None:

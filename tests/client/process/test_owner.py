@@ -11,16 +11,17 @@ from flwr.app import ArrayRecord
 from client.approval import approve, asking
 from client.limits import guard
 from client.limits.privacy import noise_key
-from client.limits.rest import RESTING
 from client.process.owner import PAUSED, leave, pause, reset
 from client.process.status import describe
 from client.settings import NodeSettings
 from client.state import activity, store
 from client.state.activity import Activity, Judged
 from client.state.memory import PERSONAL, RunMemory, client_identity
+from client.state.signs import note_event
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.locks import only_process
 from tests.client.test_approval import Client
 
 
@@ -152,8 +153,12 @@ def test_a_run_that_is_not_there_cannot_be_left(folder: Path) -> None:
 
 
 def test_status_says_for_which_limit_it_rests(folder: Path) -> None:
-    (folder / RESTING).write_text("hours = 22-6\n")
-    assert describe(folder)[2] == "resting    hours = 22-6"
+    with only_process(folder):
+        note_event(folder, "paused", "paused: hours = 22-6")
+        assert describe(folder)[2] == "resting    hours = 22-6"
+        note_event(folder, "resumed", "resumed")
+        assert describe(folder)[2].startswith("state      waits")
+    assert describe(folder)[2].startswith("state      not running")
 
 
 Act = Callable[[Path], object]

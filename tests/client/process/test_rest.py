@@ -1,4 +1,4 @@
-"""Whether a serving client rests: looked up rarely, and noted for its owner."""
+"""Whether a serving client rests: looked up rarely."""
 
 from datetime import datetime
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from client.limits.guard import Guard
 from client.limits.limits import LIMITS, Limits, write_limits
-from client.limits.rest import RESTING, Rest, Surroundings
+from client.limits.rest import Rest, Surroundings
 from client.process.owner import PAUSED
 
 
@@ -33,14 +33,10 @@ def test_hours_hold_without_a_restart_and_after_one(tmp_path: Path) -> None:
     write_limits(tmp_path, Limits(hours="22-6"))
     clock.now = 1.0
     assert one.why() == "hours = 22-6"
-    assert (tmp_path / RESTING).read_text() == "hours = 22-6\n"
-    assert (tmp_path / RESTING).stat().st_mode & 0o777 == 0o600
     again = rest(tmp_path, clock)
-    assert not (tmp_path / RESTING).exists(), "an earlier process's word is not this one's"
     assert again.why() == "hours = 22-6"
     clock.now, clock.hour = 2.0, 23
     assert again.why() == ""
-    assert not (tmp_path / RESTING).exists()
 
 
 def test_it_looks_twice_a_second_but_sees_a_pause_at_once(tmp_path: Path) -> None:
@@ -82,10 +78,8 @@ def test_a_full_disk_ends_nothing_and_loses_no_count(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr("client.limits.answer_book.replace_file", full)
-        patch.setattr("client.limits.rest.replace_file", full)
         guard.moved(600_000)
         assert rest(tmp_path, clock).why() == "hours = 22-6"
-        assert not (tmp_path / RESTING).exists()
     guard.moved(400_000)
     clock.hour = 23
     assert rest(tmp_path, clock).why() == "max-traffic = 1 MB is reached, until midnight UTC"
