@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from http import HTTPStatus
+from http.client import HTTPSConnection
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -121,28 +122,22 @@ class JoinPort:
             raise self._another("no federation answers at")
         return headers_of_it, content
 
-    def _ask_in_time(self, *request: Any) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Return `_ask_once`'s answer; TimeoutError if it is not whole in time, however often a part of it comes."""
+    def _ask_in_time(self, context: ssl.SSLContext, *request: Any) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """Return an answer; TimeoutError if it is not whole in time, however often a part of it comes."""
         answer: Future[tuple[int, http.client.HTTPMessage, bytes]] = Future()
 
         def ask() -> None:
             try:
-                answer.set_result(self._ask_once(*request))
+                host, port = split_address(self.invitation.address)
+                with contextlib.closing(HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)) as connection:
+                    tunnelled(connection, proxy_of(host, tls=True)).request(*request)
+                    response = connection.getresponse()
+                    answer.set_result((response.status, response.headers, response.read(_MOST_ANSWER)))
             except Exception as error:
                 answer.set_exception(error)
 
         threading.Thread(target=ask, daemon=True).start()
         return answer.result(_TRIES_FOR)
-
-    def _ask_once(
-        self, context: ssl.SSLContext, method: str, path: str, body: str | None, headers: Any
-    ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        host, port = split_address(self.invitation.address)
-        connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=context)
-        with contextlib.closing(connection):
-            tunnelled(connection, proxy_of(host, tls=True)).request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.headers, answer.read(_MOST_ANSWER)
 
     def _why_unreachable(self, error: Exception) -> ConfigError:
         """Return why there is no answer, with what to do."""

@@ -78,17 +78,10 @@ class DropoutMasks:
         self._step = self._layer = 0
 
     @functools.cached_property
-    def _bits(self) -> np.random.Philox:
-        return np.random.Philox(0)
-
-    @functools.cached_property
-    def _generator(self) -> np.random.Generator:
-        return np.random.Generator(self._bits)
-
-    @functools.cached_property
-    def _fresh(self) -> Any:
-        """The state of a counter that nothing was drawn from."""
-        return self._bits.state
+    def _counter(self) -> tuple[np.random.Philox, np.random.Generator, Any]:
+        """A counter, what draws by it, and its state before anything was drawn."""
+        bits = np.random.Philox(0)
+        return bits, np.random.Generator(bits), bits.state
 
     def begin(self, step: int) -> None:
         """Begin a forward pass, counted from 0."""
@@ -106,9 +99,10 @@ class DropoutMasks:
             device: where they go.
         """
         drawn, counter = np.empty(tuple(shape), np.float32), np.array([0, self._layer, self._step, 0], np.uint64)
+        bits, generator, fresh = self._counter
         for of_client, key in zip(drawn, self._keys, strict=False):
-            self._bits.state = self._fresh | {"state": {"counter": counter, "key": key}}
-            self._generator.random(out=of_client, dtype=np.float32)
+            bits.state = fresh | {"state": {"counter": counter, "key": key}}
+            generator.random(out=of_client, dtype=np.float32)
         self._layer += 1
         return on_device(torch.from_numpy(drawn).ge_(rate).div_(1 - rate), device)
 
