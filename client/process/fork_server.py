@@ -57,7 +57,7 @@ def main() -> int:
     nodes = [NodeSettings.parse(node) for node in plan["clients"]]
     try:
         STRATEGIES.load(plan["strategy"], nodes[0].allowed)
-        task = learners.cache.task(TaskSettings.parse(plan["settings"]), nodes[0].data_dir, nodes[0].allowed)
+        task = learners.task(TaskSettings.parse(plan["settings"]), nodes[0].data_dir, nodes[0].allowed)
         initial = Path(plan["initial"])
         if not initial.exists():
             # Made here, so that the ServerApp need not import torch to make it again.

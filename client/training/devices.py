@@ -1,4 +1,4 @@
-"""Copies between the host and the device that calculates, with as few waits for an accelerator as may be."""
+"""The device that calculates, and copies between it and the host, with as few waits for an accelerator as may be."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,10 +7,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedappeal.settings.config import ConfigError
+
 HOSTS = {"cpu"}
 """Devices whose tensors are arrays where they are; a copy from another waits for what that calculates."""
 QUEUES = {"cuda"}
 """Devices whose driver sets the host's values aside: a copy to them need not wait for what they calculate."""
+
+
+def pick_device(wanted: str) -> torch.device:
+    """Return the device to train on; ``auto`` takes CUDA where it is available.
+
+    Raises:
+        ConfigError: if the device was named and is not there.
+    """
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, number = wanted.partition(":")
+    devices = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }[kind]
+    if int(number or 0) >= devices:
+        raise ConfigError(f"device = '{wanted}' is not allowed: PyTorch finds no such device here (auto, cpu)")
+    return torch.device(wanted)
 
 
 def on_device(values: Tensor, device: torch.device) -> Tensor:

@@ -1,5 +1,7 @@
 """Our learner: a task's model and a client's data, trained and measured by torch, alone or beside others."""
 
+import copy
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -8,8 +10,10 @@ from weakref import proxy
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from client.data.cache import Cache, pick_device
+from client.data.own_data import load_own_data
+from client.data.refused import OwnDataError, OwnDataRefused
 from client.learner import (
     GRADIENT,
     HALVES,
@@ -24,24 +28,26 @@ from client.learner import (
     Sent,
     stretch,
 )
-from client.limits.room import Room
 from client.settings import NodeSettings
+from client.training.devices import pick_device
 from client.training.models import arrays_of
 from client.training.noise import KEYED, Noise
 from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
 from fedappeal.core.algorithm import ClientSide
+from fedappeal.core.plugins import Allowed
 from fedappeal.core.requirement import Evaluation
+from fedappeal.data.columns import Columns
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.tasks.examples import ClientData, Split
-from fedappeal.tasks.share import ALL, share_of
+from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
+from fedappeal.tasks import load_task
+from fedappeal.tasks.examples import ClientData, Split, with_held_out
+from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
 
-MODELS = 4
-"""Models of runs that are kept."""
+log = logging.getLogger("fedappeal.client")
 
 
 class TaskModel:
@@ -58,41 +64,61 @@ class TaskModel:
         fingerprint: the task's.
     """
 
-    def __init__(self, task: Task, seed: int, device: torch.device, cache: Cache) -> None:
+    def __init__(self, task: Task, seed: int, device: torch.device, learners: "TaskLearners") -> None:
         self.task, self.device, self.fingerprint = task, device, task.fingerprint
-        self.initial, self.parts = cache.initial(task, seed), cache.parts(task, seed)
-        self.model = cache.scratch_model(task, seed, device)
+        self.initial, self.model = learners.initial(task, seed), learners.scratch_model(task, seed, device)
+        self.parts = parts_of(self.initial, share_of(task))
         self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
         shared = set(self.parts.shared)
         self.trainable = [name for name, p in self.model.named_parameters() if p.requires_grad and name in shared]
 
 
 class TaskLearners(Learners):
-    """Makes learners of a run's task, on data that are loaded or given.
-
-    Attributes:
-        cache: what the clients share.
-    """
+    """Makes learners of a run's task; tasks, data and models are loaded once, and shared."""
 
     def __init__(
         self,
         arithmetic: Arithmetic | None = None,
         data: Callable[[int], ClientData] | None = None,
-        cache: Cache | None = None,
+        task: Task | None = None,
+        strategy_of: Callable[[RunConfig], ClientSide | None] = lambda config: None,
     ) -> None:
         """Begin.
 
         Args:
             arithmetic: trains and measures; None: one client at a time.
             data: a simulator's, a client's data by its number; None: loaded for each client.
-            cache: as the attribute; None: one of their own.
+            task: in place of the one that a run's settings name.
+            strategy_of: makes a run's strategy in place of the one that its settings name; None: that one.
         """
-        self.cache = cache or Cache()
-        self._data, self.simulated = data, data is not None
-        self._arithmetic = arithmetic or Arithmetic()
-        weak: Any = proxy(self)  # as in the cache
-        self._model = lru_cache(maxsize=MODELS)(partial(TaskLearners._load, weak))
+        self.simulate(arithmetic, data)
+        self._given, self._strategy_of = task, strategy_of
+        # In a cycle, what is loaded would stay until the collector looks at the oldest objects.
+        weak: Any = proxy(self)
+        self.task = lru_cache(maxsize=4)(partial(TaskLearners._task, weak))
+        self.initial = lru_cache(maxsize=4)(partial(TaskLearners._initial, weak))
+        self.scratch_model = lru_cache(maxsize=4)(partial(TaskLearners._scratch_model, weak))
+        self._model = lru_cache(maxsize=4)(partial(TaskLearners._load, weak))
+        self._share = lru_cache(maxsize=256)(partial(TaskLearners._load_share, weak))
+        self._own_data = lru_cache(maxsize=2)(partial(TaskLearners._load_own_data, weak))
         super().__init__(partial(TaskLearners._learner, weak))
+
+    def simulate(self, arithmetic: Arithmetic | None, data: Callable[[int], ClientData] | None) -> None:
+        """Take up a simulator's arithmetic and data; arguments as for `TaskLearners`."""
+        self._arithmetic = arithmetic or Arithmetic()
+        self._data, self.simulated = data, data is not None
+
+    def strategy_of(self, config: RunConfig) -> ClientSide | None:
+        """Return a strategy in place of the one that a run's settings name.
+
+        None where that one holds.
+        """
+        return self._strategy_of(config)
+
+    def clear(self) -> None:
+        """Let go of what is shared; learners that are kept have theirs still."""
+        for loaded in (self.task, self.initial, self.scratch_model, self._model, self._share, self._own_data):
+            loaded.cache_clear()
 
     def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> "TaskLearner":
         of_task = self._model(config, node.of_any_client())
@@ -100,36 +126,58 @@ class TaskLearners(Learners):
         if self._data is not None:
             data = self._data(node.partition_id)
         elif node.data:
-            data = self.cache.own_data(task, node.data, client_id, device, node.columns, held_out)
+            data = self._own_data(task, node.data, client_id, device, node.columns, held_out)
         else:
-            data = self.cache.data(task, node.partition_id, device, held_out)
+            data = self._share(task, node.partition_id, device, held_out)
         return TaskLearner(config, of_task, data, client_id, node.partition_id, self._arithmetic)
 
+    def _task(self, settings: TaskSettings, data_dir: str, allowed: Allowed) -> Task:
+        """Return the task."""
+        return self._given or load_task(settings, data_dir, allowed)
+
+    def _initial(self, task: Task, seed: int) -> nn.Module:
+        """Return w_0; it is not to be changed."""
+        if self.room is not None:
+            self.room.check_model(task, seed)
+        model = task.initial_model(seed)
+        if self.room is not None:
+            self.room.check_built(task, model)
+        return model
+
+    def _scratch_model(self, task: Task, seed: int, device: torch.device) -> nn.Module:
+        """Return a model of the task on a device; its values do not last."""
+        return copy.deepcopy(self.initial(task, seed)).to(device)
+
     def _load(self, config: RunConfig, node: NodeSettings) -> TaskModel:
-        device = pick_device(node.device)
-        task = self.cache.task(config.task_settings(), node.data_dir, node.allowed)
-        return TaskModel(task, config.seed, device, self.cache)
+        task = self.task(config.task_settings(), node.data_dir, node.allowed)
+        return TaskModel(task, config.seed, pick_device(node.device), self)
 
-    @property
-    def room(self) -> Room | None:
-        """The cache's, which asks it."""
-        return self.cache.room
+    def _load_share(self, task: Task, partition_id: int, device: torch.device, hold_out: bool) -> ClientData:
+        """Return one client's share of the task's data, on its device."""
+        if self.room is not None:
+            self.room.check_data(task, partition_id)
+        data = task.load(partition_id)
+        return (with_held_out(data) if hold_out else data).to(device)
 
-    @room.setter
-    def room(self, room: Room | None) -> None:
-        self.cache.room = room
+    def _load_own_data(
+        self, task: Task, data: str, client_id: str, device: torch.device, columns: Columns, hold_out: bool
+    ) -> ClientData:
+        """Return a client's own data on its device, read once a run.
 
-    def strategy_of(self, config: RunConfig) -> ClientSide | None:
-        """Return a strategy in place of the one that a run's settings name.
+        What changes on the disk counts at the next start.
 
-        None where that one holds.
+        Raises:
+            OwnDataRefused: where they do not fit the task. The log says why: an error reaches the server, and what
+                the owner's files are called and hold is not for it to know.
         """
-        return self.cache.strategy_of(config)
-
-    def clear(self) -> None:
-        """Let go of what is shared; learners that are kept have theirs still."""
-        self.cache.clear()
-        self._model.cache_clear()
+        try:
+            read = load_own_data(task, data, client_id, columns)
+            return (with_held_out(read) if hold_out else read).to(device)
+        except OwnDataError as error:
+            log.error("task %r: %s", task.name, error)
+            log.debug("the data were refused", exc_info=True)
+            problem = error.problem
+        raise OwnDataRefused(client_id, problem)
 
 
 class TaskLearner(Learner):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from client.data.cache import pick_device
+from client.training.devices import pick_device
 from fedappeal.api.client_data import central_evaluation
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.folder import RunFolder, dated_name

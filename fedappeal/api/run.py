@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord
 
-from client.data.cache import pick_device
+from client.training.devices import pick_device
 from client.training.models import arrays_of, load_arrays
 from fedappeal.api.execution import TemporaryFolder, Watching, keep_model, kept_model, new_folder
 from fedappeal.api.progress import Shown, show_progress

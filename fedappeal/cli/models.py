@@ -90,7 +90,7 @@ def start_prediction(path: Path, options: PredictOptions) -> None:
 
     node = NodeSettings.parse({"device": options.device})
     model_file(path)
-    from client.data.cache import pick_device
+    from client.training.devices import pick_device
     from fedappeal.api.trained import predict_table
     from fedappeal.data.columns import Columns
 

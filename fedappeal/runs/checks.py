@@ -84,7 +84,7 @@ def check_device(device: str) -> None:
     """
     NodeSettings.parse({"device": device})
     if device not in ("auto", "cpu"):
-        from client.data.cache import pick_device
+        from client.training.devices import pick_device
 
         pick_device(device)
 

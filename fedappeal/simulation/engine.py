@@ -10,11 +10,12 @@ from types import FrameType
 
 from flwr.app import ArrayRecord
 
-from client.data.cache import Cache, pick_device
 from client.participant import Participant
 from client.participation.behaviour import Device, Mixture, parts_of
 from client.roster import Participants
+from client.training.devices import pick_device
 from client.training.models import BFLOAT16, arrays_of
+from client.training.task_learner import TaskLearners
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.settings.training import LocalTrainingSettings
@@ -101,7 +102,7 @@ def choose_mode(
     plugins: Plugins,
     simulation: Simulation,
     task: Task,
-    cache: Cache | None = None,
+    learners: TaskLearners | None = None,
     pool: ClientsData | None = None,
 ) -> Choice:
     """Return the mode of a run, ``layers``, ``vmap`` or ``sequential``, and why.
@@ -110,7 +111,7 @@ def choose_mode(
         plugins: the run's settings and plug-ins.
         simulation: how it is simulated.
         task: the run's.
-        cache: has its models; None: one for this question.
+        learners: have its models; None: some for this question.
         pool: the clients' data; None: those of some clients are loaded where they are needed.
 
     Raises:
@@ -119,13 +120,13 @@ def choose_mode(
     if isinstance(task, FlowerApp):
         return Choice(SEQUENTIAL, "the app itself trains")
     config, device = plugins.config, pick_device(simulation.device)
-    cache = cache or Cache()
+    learners = learners or TaskLearners()
 
     def some_data() -> ClientsData:
         return pool or Pool(task, range(min(config.resolved_clients_per_round, MOST_CLIENTS)), device)
 
     with simulation_threads(simulation.threads):
-        module = cache.scratch_model(task, config.seed, device)
+        module = learners.scratch_model(task, config.seed, device)
         problem = Problem(config, task, module, plugins.rule, lru_cache(some_data))
         return choose(simulation.mode, problem)
 
@@ -169,12 +170,11 @@ def simulate(
     )
     plugins = run_plugins(settings, given)
     run_task = plugins.load_task(simulation.data_dir)
-    cache = Cache(run_task, given.strategy_of)
     simulation = replace(simulation, device=str(pick_device(simulation.device)))
     flips = Flips()
     with (
         simulation_threads(simulation.threads) as threads,
-        _clients(plugins, simulation, run_task, cache, threads, folder, flips) as (grid, participants, taken),
+        _clients(plugins, simulation, run_task, threads, folder, flips) as (grid, participants, taken),
     ):
         memory = SavedMemory(folder, grid, participants, settings.evaluate_every, run_task.metric, taken.resumable)
         with interrupts() as asked:
@@ -194,7 +194,7 @@ def simulate(
 
 @contextmanager
 def _clients(
-    plugins: Plugins, simulation: Simulation, task: Task, cache: Cache, threads: int, folder: RunFolder, flips: Flips
+    plugins: Plugins, simulation: Simulation, task: Task, threads: int, folder: RunFolder, flips: Flips
 ) -> Iterator[tuple[VirtualClients, Participants | None, Simulation]]:
     """Yield a run's grid, its clients in this process, and their way to train."""
     if isinstance(task, FlowerApp):
@@ -204,12 +204,13 @@ def _clients(
     contexts = Contexts(plugins, simulation.data_dir, simulation.device, store)
     device = pick_device(simulation.device)
     pool = None if simulation.shared_out else clients_data(plugins.config, task, contexts.clients, device)
-    mode, why = choose_mode(plugins, simulation, task, cache, pool)
+    learners = TaskLearners(task=task, strategy_of=plugins.given.strategy_of)
+    mode, why = choose_mode(plugins, simulation, task, learners, pool)
     threads_here = simulation.threads if simulation.shared_out else threads
     taken = replace(simulation, mode=mode, threads=threads_here, why=why or simulation.why)
     if pool is not None:
         kind = partial(BFloat16Participant, flips) if simulation.evaluation_precision == BFLOAT16 else Participant
-        with clients_here(contexts, pool, cache, mode, threads, kind) as (grid, participants):
+        with clients_here(contexts, pool, learners, mode, threads, kind) as (grid, participants):
             yield grid, participants, taken
         return
     with clients_on_workers(contexts, taken, folder) as shared_out:

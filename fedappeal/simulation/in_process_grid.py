@@ -10,7 +10,6 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from client.app import Clients, replying
-from client.data.cache import Cache
 from client.participant import Participant
 from client.roster import Participants
 from client.settings import NodeSettings
@@ -208,7 +207,7 @@ class Contexts:
 def clients_here(
     contexts: Contexts,
     pool: ClientsData,
-    cache: Cache,
+    learners: TaskLearners,
     mode: str,
     threads: int,
     kind: Callable[..., Participant] = Participant,
@@ -218,7 +217,7 @@ def clients_here(
     Args:
         contexts: makes theirs.
         pool: their data, of the run's task.
-        cache: what they share.
+        learners: what they share.
         mode: ``layers``, ``vmap`` or ``sequential``.
         threads: PyTorch threads.
         kind: makes a participant.
@@ -226,7 +225,7 @@ def clients_here(
     Yields:
         The grid that reaches them, and their participants.
     """
-    model = cache.scratch_model(pool.task, contexts.plugins.config.seed, pool.device)
+    model = learners.scratch_model(pool.task, contexts.plugins.config.seed, pool.device)
     form = form_of(mode, pool.task, model)
     with single_threaded_workers(threads) as workers, frozen_objects():
         scheduler: ClientQueue | None = None
@@ -235,7 +234,7 @@ def clients_here(
         elif workers:
             scheduler = ThreadedScheduler(workers, threads)
         config = contexts.plugins.config
-        learners = TaskLearners(scheduler, pool.client, cache)
+        learners.simulate(scheduler, pool.client)
         participants = Participants(learners, kind_of(config, kind), contexts.store)
         answer = Clients(participants)
         app = replying(Liars(answer, participants, config) if config.byzantine_share else answer)

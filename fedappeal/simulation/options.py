@@ -70,7 +70,7 @@ class Simulation:
         """Return a user's notes on how the run is simulated."""
         if self.evaluation_precision == FLOAT32:
             return []
-        from client.data.cache import pick_device
+        from client.training.devices import pick_device
         from fedappeal.simulation.evaluation import missing_bfloat16
 
         note = missing_bfloat16(str(pick_device(self.device)))

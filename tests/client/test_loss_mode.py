@@ -7,7 +7,6 @@ from flwr.app import RecordDict
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client.data.cache import Cache
 from client.learner import Sent
 from client.participant import Participant
 from client.settings import NodeSettings
@@ -26,10 +25,10 @@ NODE = NodeSettings(partition_id=1, device="cpu")
 
 
 def participant(
-    mode: str = "training", node: NodeSettings = NODE, cache: Cache | None = None, **settings: Scalar
+    mode: str = "training", node: NodeSettings = NODE, learners: TaskLearners | None = None, **settings: Scalar
 ) -> Participant:
     config = run_config(**{"clients": 4, "solo__steps": 3, "batch_size": 16, "loss_mode": mode, **settings})
-    return participant_of(config, node, ContextStore(RecordDict()), TaskLearners(cache=cache))
+    return participant_of(config, node, ContextStore(RecordDict()), learners)
 
 
 def model_of(one: Participant, seed: int = 3) -> nn.Module:
@@ -178,17 +177,17 @@ def test_weight_decision_and_reports_are_of_the_round_that_the_message_names() -
 
 
 def test_the_model_that_clients_share_is_left_in_no_mode_that_others_would_notice() -> None:
-    cache = Cache()
-    one, plain = participant(cache=cache), participant("evaluation", cache=cache)
-    assert one.learner.model is plain.learner.model is cache.scratch_model(one.learner.task, 0, one.learner.device)
+    learners = TaskLearners()
+    one, plain = participant(learners=learners), participant("evaluation", learners=learners)
+    assert one.learner.model is plain.learner.model is learners.scratch_model(one.learner.task, 0, one.learner.device)
     arrays = arrays_of(model_of(one))
     usual = plain.judge(arrays, Sent("m"), TRAIN_SPLIT)
     one.judge(arrays, Sent("m", 1), TRAIN_SPLIT)
-    assert participant("evaluation", cache=cache).judge(arrays, Sent("m"), TRAIN_SPLIT) == usual
+    assert participant("evaluation", learners=learners).judge(arrays, Sent("m"), TRAIN_SPLIT) == usual
 
 
 def test_two_federations_in_one_process_share_no_model() -> None:
-    one, other = participant("evaluation", cache=Cache()), participant("evaluation", cache=Cache())
+    one, other = participant("evaluation"), participant("evaluation")
     assert one.learner.model is not other.learner.model
     assert one.learner.task is not other.learner.task
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from client.data.cache import pick_device
 from client.learner import Job, Sent
 from client.participant import Participant
 from client.settings import NodeSettings
 from client.state.memory import client_identity
 from client.state.store import ContextStore, DiskStore
+from client.training.devices import pick_device
 from client.training.models import arrays_of, evaluate
 from client.training.requests import Arithmetic, EvaluateRequest
 from client.training.sgd import SGD

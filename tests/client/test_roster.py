@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from client.data.cache import pick_device
 from client.roster import KEPT, KEPT_WITH_OWN_DATA, Participants
 from client.state.store import ContextStore, DiskStore
+from client.training.devices import pick_device
 from client.training.task_learner import TaskLearners
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.pool import Pool

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from client.data.cache import Cache
 from client.roster import Participants
 from client.training.sgd import SGD
 from client.training.task_learner import TaskLearner, TaskLearners
@@ -197,7 +196,7 @@ def test_a_run_records_how_its_clients_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["layers", "vmap", "sequential"])
 def test_a_runs_data_and_models_go_with_it_before_the_garbage_collector_comes(mode: str, tmp_path: Path) -> None:
     def held() -> dict[int, str]:
-        kinds = (Cache, Participants, Pool, TaskLearner, TaskLearners, VmapForm)
+        kinds = (Participants, Pool, TaskLearner, TaskLearners, VmapForm)
         return {id(held): type(held).__name__ for held in gc.get_objects() if isinstance(held, kinds)}
 
     simulated(tmp_path / "first", mode, rounds=2)  # imports what it needs, the app of a deployed client among it

@@ -7,7 +7,8 @@ from typing import Any
 
 from flwr.app import Message
 
-from client.data.cache import Cache, pick_device
+from client.training.devices import pick_device
+from client.training.task_learner import TaskLearners
 from fedappeal.core.plugins import ALL
 from fedappeal.simulation.in_process_grid import Contexts, clients_here
 from fedappeal.simulation.pool import Pool
@@ -67,10 +68,10 @@ class EngineWorker:
         """
         job, plugins = self._job, self._job.contexts.plugins
         threads = self._stack.enter_context(simulation_threads(job.threads))
-        cache = Cache(plugins.given.task, plugins.given.strategy_of)
-        task = cache.task(plugins.config.task_settings(), job.contexts.data_dir, ALL)
+        learners = TaskLearners(task=plugins.given.task, strategy_of=plugins.given.strategy_of)
+        task = learners.task(plugins.config.task_settings(), job.contexts.data_dir, ALL)
         pool = Pool(task, job.clients, pick_device(job.contexts.device), plugins.config.holds_out)
-        here = clients_here(job.contexts, pool, cache, job.mode, threads)
+        here = clients_here(job.contexts, pool, learners, job.mode, threads)
         self._grid = self._stack.enter_context(here)[0]
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from client.data.cache import pick_device
+from client.training.devices import pick_device
 from fedappeal.settings.config import ConfigError
 
 
