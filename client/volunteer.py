@@ -134,7 +134,7 @@ class AppClients:
         names = _only(message, ArrayRecord), _only(message, ConfigRecord)
         config = message.content[names[1]]
         run_key = str(config.get(keys.RUN_KEY) or f"run-{message.metadata.run_id}")
-        records = RunMemory(store, run_key).records  # of this run alone: a state folder has many
+        records = RunMemory(store, run_key)  # of this run alone: a state folder has many
         attended = self._for_app(kind, message, theirs, records, names)
         of_us = kind == MessageType.QUERY or keys.MANDATORY in config or keys.SPLIT in config
         translated = self._for_client(message, attended, records, of_us, run_key)

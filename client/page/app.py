@@ -21,7 +21,7 @@ from client.limits.limits import Limits, read_limits, write_limits
 from client.limits.presets import PRESETS, preset, preset_of
 from client.limits.rest import Surroundings, battery, check_surroundings
 from client.page.trial import MOST_BYTES, try_models
-from client.process.owner import PAUSED, client_name, leave, own_name, pause, reset, resume
+from client.process.owner import PAUSED, client_name, leave, pause, reset, resume
 from client.process.status import GOES_ON, RunState, RunStatus, client_status, told_line
 from client.state.activity import KEPT_DECISIONS, Judged
 from client.state.preferred import kept_models
@@ -54,9 +54,10 @@ def page_data(folder: Path) -> dict[str, Any]:
     models = list(_models(store)) if store else []
     files = {model["run"]: model for model in reversed(models)}
     client = printable(client_name(store), _LONGEST) if store else "no client has kept state here yet"
+    name = printable(store.readable_values("identity").get("name", ""), _SHORT) if store else ""
     return {
         "client": client,
-        "name": own_name(folder) or client,
+        "name": name or client,
         "state": status.state,
         "line": printable(status.line, _LONGEST),
         "latest": printable(status.latest, _LONGEST),

@@ -110,7 +110,7 @@ class Answer:
             seconds=seconds,
             bytes_up=content_size(self.reply.content) if self.reply.has_content() else 0,
             bytes_down=content_size(self.message.content) if self.message.has_content() else 0,
-            server_round=_round(config),
+            server_round=round_of(self.message),
             judged=self.outcome.judged,
             run_id=self.message.metadata.run_id,
             final=bool(config.get(keys.FINAL, 0)),
@@ -133,7 +133,7 @@ class Answer:
                 told |= {key if name == keys.METRICS else f"{name}.{key}": value for key, value in record.items()}
         return {
             "run": printable(config.get(keys.RUN_KEY, "") or self.message.metadata.run_id, _LONGEST_NAME),
-            "round": _round(config),
+            "round": round_of(self.message),
             "kind": printable(self.message.metadata.message_type.partition(".")[0], _LONGEST_NAME),
             "model": content_hash(model) if isinstance(model, ArrayRecord) else "",
             "decision": self.outcome.what,
@@ -152,23 +152,15 @@ def task_of(message: Message) -> str:
     """Return what a message asks for: ``round 3``, or ``roll call``."""
     if message.metadata.message_type.partition(".")[0] == MessageType.QUERY:
         return "roll call"
-    return f"round {_round(config_of(message)) or message.metadata.group_id or '?'}"
+    return f"round {round_of(message) or message.metadata.group_id or '?'}"
 
 
-def round_of(message: Message) -> int | None:
-    """Return the round that a message is of.
-
-    None where it is of none.
-    """
-    return _round(config_of(message)) or None
-
-
-def _round(config: Mapping[str, object]) -> int:
+def round_of(message: Message) -> int:
     """Return the round that a message names.
 
     0 where it names none.
     """
-    number = config.get(keys.SERVER_ROUND)
+    number = config_of(message).get(keys.SERVER_ROUND)
     return number if isinstance(number, int) else 0
 
 

@@ -10,7 +10,6 @@ from client.state.store import DiskStore, is_precious
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import replace_file
 from fedappeal.system.locks import changing
 from fedappeal.system.wording import plural
 
@@ -19,9 +18,6 @@ PAUSED = "paused"
 
 RETURNED = "returned"
 """A file of this name makes a running client come online anew, so that the runs it had left ask it again."""
-
-NAME = "name"
-"""The file of the state folder with the name of the client's key, which the operator's list shows, too."""
 
 _LONGEST = 500
 _SHORT = 80
@@ -46,22 +42,12 @@ def client_name(store: DiskStore) -> str:
         return f"an id that cannot be read: '{store.path('identity')}' and its copy are damaged"
 
 
-def note_name(folder: Path, key: str) -> None:
-    """Keep the name of a client's key: that of its public half, else its file's; a full disk changes nothing."""
+def key_name(key: str) -> str:
+    """Return the name of a client's key, which the operator's list shows, too: its public half's, else its file's."""
     path = Path(key)
-    with suppress(OSError):
-        name = path.stem
-        with suppress(OSError, ValueError, IndexError):
-            name = path.with_suffix(".pub").read_text("utf-8")[:_LONGEST].split(maxsplit=2)[2].strip()
-        replace_file(folder / NAME, printable(name, _SHORT).encode(), durable=False)
-
-
-def own_name(folder: Path) -> str:
-    """Return the name of a client's key; empty where it has none."""
-    try:
-        return printable((folder / NAME).read_text("utf-8", errors="replace")[:_SHORT])
-    except OSError:
-        return ""
+    with suppress(OSError, ValueError, IndexError):
+        return printable(path.with_suffix(".pub").read_text("utf-8")[:_LONGEST].split(maxsplit=2)[2].strip(), _SHORT)
+    return printable(path.stem, _SHORT)
 
 
 def departures(store: DiskStore) -> frozenset[str]:

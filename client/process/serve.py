@@ -26,7 +26,7 @@ from client.limits.limits import MEGABYTE, Limits
 from client.limits.rest import Rest, Surroundings, check_surroundings
 from client.outcome import FAILED, Outcome
 from client.process.answer import Answer, reason_of, round_of, task_of
-from client.process.owner import PAUSED, RETURNED, note_name
+from client.process.owner import PAUSED, RETURNED, key_name
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
 from client.state.activity import ENDED_AS, ENDED_EARLY, ENDED_LINES, Activity, run_of
@@ -169,9 +169,8 @@ class _Client:
         self._store = DiskStore(folder) if folder else None
         if self._store and self.node.client_id:
             # For its owner to see, and to remain this client after a new key.
-            self._store.write("identity", StoredRecord({"client-id": self.node.client_id}))
-        if folder and self.connection.key:
-            note_name(folder, self.connection.key)
+            name = {"name": key_name(self.connection.key)} if self.connection.key else {}
+            self._store.write("identity", StoredRecord({"client-id": self.node.client_id, **name}))
         self._folder = folder
         self._returned = (folder or Path(os.devnull)) / RETURNED
         forget_work(folder)
@@ -186,8 +185,7 @@ class _Client:
         check_surroundings(self._guard.limits, around)
 
     def _tell(self, kind: str, text: str, about: Message | None = None) -> None:
-        run = about.metadata.run_id if about is not None else None
-        number = round_of(about) if about is not None else None
+        run, number = (about.metadata.run_id, round_of(about) or None) if about is not None else (None, None)
         text = printable(text)  # the server may have written parts of it
         note_event(self._folder, kind, text)
         self.on_event(Event(kind, text, run, number, self.node.client_id or None))

@@ -19,7 +19,6 @@ from client.state.preferred import describe_preferred
 from client.state.receipts import ReceiptChain
 from client.state.signs import AWAY, CONNECTING, event_of, work_of
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import StoredRecord
 from fedappeal.core.requirement import METRIC
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
@@ -247,17 +246,15 @@ def told_line(receipt: Mapping[str, Any]) -> str:
 
 
 def _requires(store: DiskStore, name: str) -> list[str]:
+    """Return a requirement's line; none where it is not there any more."""
     try:
-        return [_requirement_line(record)] if (record := store.look(name)) is not None else []
+        if (record := store.look(name)) is None:
+            return []
+        rho, score = float(record.values["rho"]), float(record.values["solo-score"])
+        by_metric = record.values["of"] == METRIC
     except (ConfigError, KeyError, ValueError) as error:
         return [f"damaged    {name}: the client makes it again for the next run that needs it ({error})"]
-
-
-def _requirement_line(record: StoredRecord) -> str:
     kind = "a model of its own" if record.arrays else "a fixed number"
-    score = float(record.values["solo-score"])
     alone = f"; the task's metric alone, on test data: {score:.4f}" if record.arrays and math.isfinite(score) else ""
-    rho = float(record.values["rho"])
-    by_metric = record.values["of"] == METRIC
     requirement = f"the task's metric at {rho:.4f} or better" if by_metric else f"a loss below {rho:.4f}"
-    return f"requires   {requirement} (from {kind}{alone})"
+    return [f"requires   {requirement} (from {kind}{alone})"]

@@ -52,21 +52,6 @@ def _run_record(values: tuple[tuple[str, Scalar], ...]) -> StoredRecord:
     return StoredRecord(dict(values))
 
 
-class _RunRecords:
-    """A `Store` of one run's records: their names end in its key."""
-
-    def __init__(self, store: Store, run_key: str) -> None:
-        self.durable, self._store, self._run_key = store.durable, store, run_key
-
-    def read(self, name: str) -> StoredRecord | None:
-        """Return the run's record of that name, or None."""
-        return self._store.read(f"{name}-{self._run_key}")
-
-    def write(self, name: str, record: StoredRecord) -> None:
-        """Replace it."""
-        self._store.write(f"{name}-{self._run_key}", record)
-
-
 _ABSENT: list[Any] = [0, 0, math.nan, math.nan, (), 0]
 """In place of what a round that an earlier version kept does not say."""
 
@@ -85,7 +70,7 @@ def _payment(server_round: int, model: str) -> str:
 
 
 class RunMemory:
-    """A client's memory of one run.
+    """A client's memory of one run, and a `Store` of further records that are forgotten with it.
 
     Args:
         store: where it is kept.
@@ -102,13 +87,15 @@ class RunMemory:
             raise ConfigError(
                 f"run-key = {run_key[:80]!r} is not allowed: up to 64 letters, digits, '-', '_' and '.'"
             )
-        self._store = store
-        self._run_key = run_key
+        self.durable, self._store, self._run_key = store.durable, store, run_key
 
-    @property
-    def records(self) -> Store:
-        """Further records of this run, under any names; they are forgotten with it."""
-        return _RunRecords(self._store, self._run_key)
+    def read(self, name: str) -> StoredRecord | None:
+        """Return the run's record of that name, or None."""
+        return self._store.read(f"{name}-{self._run_key}")
+
+    def write(self, name: str, record: StoredRecord) -> None:
+        """Replace it."""
+        self._store.write(f"{name}-{self._run_key}", record)
 
     @property
     def requirement(self) -> str:
@@ -185,7 +172,7 @@ class RunMemory:
 
     def past(self, server_round: int) -> tuple[Past, ...]:
         """Return the rounds before one, oldest first; later ones are about to be run again."""
-        record = self._store.read(f"past-{self._run_key}")
+        record = self.read("past")
         lines = json.loads(str(record.values["rounds"])) if record else []
         past = map(_past, lines)
         return tuple(earlier for earlier in past if earlier.server_round < server_round)
@@ -196,14 +183,14 @@ class RunMemory:
             [p.server_round, int(p.decision), p.loss, p.held_out, [int(wish) for wish in p.wishes], int(p.mandatory)]
             for p in past
         ]
-        self._store.write(f"past-{self._run_key}", StoredRecord({"rounds": json.dumps(lines)}))
+        self.write("past", StoredRecord({"rounds": json.dumps(lines)}))
 
     def _values(self) -> dict[str, Scalar]:
-        record = self._store.read(f"run-{self._run_key}")
+        record = self.read("run")
         return {"requirement": "", "left-round": 0, "goodwill-spent": "", **(record.values if record else {})}
 
     def _remember(self, key: str, value: Scalar) -> None:
         with changing_records(self._store):
             values = self._values()
             if values[key] != value:
-                self._store.write(f"run-{self._run_key}", _run_record(tuple({**values, key: value}.items())))
+                self.write("run", _run_record(tuple({**values, key: value}.items())))
