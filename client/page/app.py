@@ -17,8 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from client.approval import approve
-from client.limits.limits import Limits, read_limits, write_limits
-from client.limits.presets import PRESETS, preset, preset_of
+from client.limits.limits import PRESETS, Limits, preset, preset_of, read_limits, write_limits
 from client.limits.rest import Surroundings, battery, check_surroundings
 from client.page.trial import MOST_BYTES, try_models
 from client.process.owner import PAUSED, client_name, leave, pause, reset, resume
@@ -115,13 +114,8 @@ def _run(run: RunStatus, model: dict[str, Any] | None) -> dict[str, Any]:
     if (did := run.activity) is None:
         return data
     return data | {
-        "joined": did.done.get("joined", 0),
-        "sat_out": did.done.get("sat-out", 0),
-        "failed": did.done.get("failed", 0),
-        "seconds": did.seconds,
-        "bytes_up": did.bytes_up,
-        "bytes_down": did.bytes_down,
-        "last": did.last,
+        **{key.replace("-", "_"): did.done.get(key, 0) for key in ("joined", "sat-out", "failed")},
+        **{key: getattr(did, key) for key in ("seconds", "bytes_up", "bytes_down", "last")},
         "judged": f"round {did.server_round}: {printable(did.judged.compared, _LONGEST)}" if did.judged else None,
         "goodwill": printable(did.goodwill_line, _LONGEST),
         "measure": _measure(did.curve, did.test, model) if did.test else None,
@@ -203,15 +197,6 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
         started_with: the limits that the client was started with, as `Limits.with_text` reads them.
     """
 
-    def index(request: Request) -> Response:
-        return FileResponse(STATIC / "index.html")
-
-    def data(request: Request) -> Response:
-        return JSONResponse(page_data(folder))
-
-    def limits(request: Request) -> Response:
-        return JSONResponse(limits_data(folder, started_with))
-
     def model(request: Request) -> Response:
         store, name = DiskStore(folder) if folder.is_dir() else None, request.path_params["name"]
         path = store.path(name) if store and name in kept_models(store) else None
@@ -276,9 +261,9 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/", index),
-            Route("/data.json", data),
-            Route("/limits.json", limits),
+            Route("/", lambda request: FileResponse(STATIC / "index.html")),
+            Route("/data.json", lambda request: JSONResponse(page_data(folder))),
+            Route("/limits.json", lambda request: JSONResponse(limits_data(folder, started_with))),
             Route("/model/{name}", model),
             Route(TRIAL, trial, methods=["POST"]),
             *(

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from client.approval import asking
-from client.limits.limits import Limits, read_limits, write_limits
-from client.limits.presets import PRESETS, preset, preset_of
+from client.limits.limits import PRESETS, Limits, preset, preset_of, read_limits, write_limits
 from client.page.app import limits_data, volunteer_app
 from client.process.owner import PAUSED, departures, note_name, reset
 from client.state.activity import Activity, Judged
