@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from client.learner import Job
 from client.limits.guard import Deadline
 from client.training.devices import on_device, on_host
 from client.training.models import FLOAT32, arrays_of, evaluate, forward, load_arrays, mean_gradient
 from client.training.noise import KEYED, Noise, begin_forward_pass, keyed_dropout, seeded_noise
-from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
@@ -86,37 +86,29 @@ class TrainRequest(Request):
     """Local training of one client on its training examples.
 
     Attributes:
-        rule: the local rule.
-        training: settings that all rules share.
+        job: by which rule, how much and what for; distinct purposes draw distinct noise.
         batches: indices into ``data``, shape ``(draws, batch size)``; drawn already, or as they are needed.
         seed: the run's seed.
         client_id: whose noise (dropout) it is.
-        server_round: counted from 1; 0 outside a round.
-        purpose: what the training is for; distinct purposes draw distinct noise.
-        deadline: when training has to stop; None: never.
     """
 
-    rule: LocalRule
-    training: LocalTrainingSettings
+    job: Job
     batches: NDArray[np.int64] | Minibatches
     seed: int
     client_id: str
-    server_round: int
-    purpose: str
-    deadline: Deadline | None = None
 
     @property
     def noise(self) -> Noise:
         """The noise inside its model."""
-        client = f"{self.client_id}/{self.purpose}"
-        return Noise(self.seed, client, self.server_round, self.training.dropout_noise == KEYED)
+        job, client = self.job, f"{self.client_id}/{self.job.purpose}"
+        return Noise(self.seed, client, job.server_round, job.training.dropout_noise == KEYED)
 
     @property
     def group(self) -> object:
         """Grouping key: requests with equal keys can be trained in one batch."""
-        training = self.training.model_copy(update={"local_steps": 0, "local_epochs": 0})
-        rule = (type(self.rule), self.rule.settings)
-        return ("train", id(self.task), rule, training, self.seed, self.server_round, self.purpose)
+        job, training = self.job, self.job.training.model_copy(update={"local_steps": 0, "local_epochs": 0})
+        rule = (type(job.rule), job.rule.settings)
+        return ("train", id(self.task), rule, training, self.seed, job.server_round, job.purpose)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +179,8 @@ def train_without_seed(request: TrainRequest) -> Arrays:
     """Return the locally trained model by name; what it draws but dropout is whatever the generator gives."""
     load_arrays(request.model, request.arrays)
     request.model.train()
-    problem = TrainingProblem(request.task, request.data, request.batches, request.training, request.deadline)
+    job = request.job
+    problem = TrainingProblem(request.task, request.data, request.batches, job.training, job.deadline)
     with keyed_dropout([request.noise]):
-        request.rule.train(request.model, problem)
+        job.rule.train(request.model, problem)
     return arrays_of(request.model, request.arrays.keys())

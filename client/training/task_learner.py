@@ -278,28 +278,11 @@ class TaskLearner(Learner):
 
     def train(self, arrays: Arrays, job: Job) -> Arrays:
         """Return the model that a local rule trains from another on this client's own data."""
-        data, rule, training = self.data.train, job.rule, job.training
-        batches: NDArray[np.int64] | Minibatches
-        if job.batches is not None:
-            batches = job.batches
-        else:
-            batches = self._minibatches(job, training.steps(len(data)) * rule.draws())
+        data, batches = self.data.train, job.batches
+        if batches is None:
+            batches = self._minibatches(job, job.training.steps(len(data)) * job.rule.draws())
         return self._arithmetic.train(
-            TrainRequest(
-                task=self.task,
-                model=self.model,
-                place=self._place,
-                data=data,
-                arrays=arrays,
-                rule=rule,
-                training=training,
-                batches=batches,
-                seed=self._seed,
-                client_id=self._client_id,
-                server_round=job.server_round,
-                purpose=job.purpose,
-                deadline=job.deadline,
-            )
+            TrainRequest(self.task, self.model, self._place, data, arrays, job, batches, self._seed, self._client_id)
         )
 
     def path(self, arrays: Arrays, job: Job, stretches: int) -> Iterator[Arrays]:

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedappeal
+from client.learner import Job
 from client.training import devices
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, Request, TrainRequest
@@ -105,8 +106,8 @@ class Several:
         training = LocalTrainingSettings(learning_rate=0.1, batch_size=4, local_steps=3)
         data = self.pool.client(k).train
         rows = np.arange(3 * rule.draws() * 4).reshape(-1, 4) % len(data)
-        what = self.task, self.module, k, data, arrays_of(self.module), rule, training, rows
-        return TrainRequest(*what, seed=0, client_id=str(k), server_round=1, purpose="batches")
+        what = self.task, self.module, k, data, arrays_of(self.module), Job(rule, training, "batches", 1), rows
+        return TrainRequest(*what, seed=0, client_id=str(k))
 
     def evaluate(self, k: int) -> EvaluateRequest:
         what = self.task, self.module, k, self.pool.client(k).test, arrays_of(self.module)

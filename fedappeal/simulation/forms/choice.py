@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from client.learner import Job
 from client.training.models import FLOAT32, arrays_of
 from client.training.noise import KEYED, seeded_noise
 from client.training.requests import Arithmetic, TrainRequest
@@ -242,7 +243,7 @@ def _requests(problem: Problem, clients: int, steps: int) -> list[TrainRequest]:
     def request(k: int) -> TrainRequest:
         data = pool.client(k).train
         batches = draws.integers(0, len(data), (steps, min(training.batch_size, len(data))))
-        what = problem.task, problem.module, k, data, arrays, SGD(), training, batches
-        return TrainRequest(*what, seed=0, client_id=str(k), server_round=0, purpose="measurement")
+        job = Job(SGD(), training, "measurement")
+        return TrainRequest(problem.task, problem.module, k, data, arrays, job, batches, 0, str(k))
 
     return [request(k) for k in range(clients)]

@@ -197,7 +197,7 @@ class BatchScheduler(ClientQueue):
         self._parts: dict[nn.Module, ModelParts] = {}
 
     def _together(self, request: TrainRequest) -> bool:
-        return request.rule.batched
+        return request.job.rule.batched
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Return the evaluation of a model: a common one's is made once for all, own ones' are made side by side."""
@@ -247,7 +247,7 @@ class BatchScheduler(ClientQueue):
             steps, size = request.batches.shape
         elif isinstance(request, GradientRequest):
             size = len(request.data) if request.batch is None else len(request.batch)
-        stacks = isinstance(request, TrainRequest) and request.rule.stacks
+        stacks = isinstance(request, TrainRequest) and request.job.rule.stacks
         return steps * stacks, size * self._form.one_size
 
     def _batch(self, requests: Sequence[Any]) -> Launched:
@@ -285,7 +285,7 @@ class BatchScheduler(ClientQueue):
 
     @torch.no_grad()
     def _train(self, requests: Sequence[TrainRequest]) -> Launched:
-        first = requests[0]
+        first, job = requests[0], requests[0].job
         examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
         device = examples.device
         rows = [torch.from_numpy(np.asarray(r.batches)) + examples.span(r.place)[0] for r in requests]
@@ -294,13 +294,13 @@ class BatchScheduler(ClientQueue):
         parts = self._model_parts(first.model)
         clients = parts.stacked([r.arrays for r in lined_up], device)
         # Of what is not drawn by key, one stream for all clients of a batch, a pure function of who they are.
-        stream = Noise(first.seed, f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}", first.server_round)
+        stream = Noise(first.seed, f"{' '.join(str(r.place) for r in lined_up)}/{job.purpose}", job.server_round)
         with seeded_noise(stream, device), keyed_dropout([r.noise for r in lined_up], side_by_side=True):
-            if first.rule.stacks:
-                batched.train_stacked(self._form, clients, examples, batches, first.training, first.rule)
+            if job.rule.stacks:
+                batched.train_stacked(self._form, clients, examples, batches, job.training, job.rule)
             else:
-                terms = type(first.rule).batched_terms([r.rule for r in lined_up], clients.trained)
-                batched.train(self._form, clients, examples, batches, first.training, terms)
+                terms = type(job.rule).batched_terms([r.job.rule for r in lined_up], clients.trained)
+                batched.train(self._form, clients, examples, batches, job.training, terms)
         before = [r.arrays for r in requests]
 
         def read(arrays: Arrays) -> list[Arrays]:
@@ -369,9 +369,9 @@ def may_share(request: TrainRequest) -> bool:
     """
     return (
         request.data.device.type == "cpu"
-        and request.deadline is None
+        and request.job.deadline is None
         and request.task.is_plain()
-        and type(request.rule).__module__.startswith(_OURS)
+        and type(request.job.rule).__module__.startswith(_OURS)
     )
 
 

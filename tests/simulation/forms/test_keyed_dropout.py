@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from client.learner import Job
 from client.training.models import arrays_of
 from client.training.noise import Noise, active_masks, begin_forward_pass, keyed_dropout
 from client.training.requests import Arithmetic, TrainRequest
@@ -95,8 +96,8 @@ def requests(model: nn.Module, one_size: bool, dropout_noise: str = "keyed") -> 
         count, size = (EXAMPLES, 4) if one_size or k % 2 else (3, 3)
         data = Split(torch.randn(count, 6, generator=draws), torch.randint(0, 3, (count,), generator=draws))
         batches = np.random.default_rng(k).integers(0, count, (2 + k, size))
-        what = task, model, k, data, arrays, SGD(), training, batches
-        return TrainRequest(*what, seed=3, client_id=f"client-{k}", server_round=2, purpose="batches")
+        what = task, model, k, data, arrays, Job(SGD(), training, "batches", 2), batches
+        return TrainRequest(*what, seed=3, client_id=f"client-{k}")
 
     return [request(k) for k in range(CLIENTS)]
 

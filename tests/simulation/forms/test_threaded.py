@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from client.learner import Job
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, TrainRequest
 from client.training.sgd import SGD
@@ -37,8 +38,8 @@ def requests(module: nn.Module) -> list[TrainRequest]:
     return [
         TrainRequest(
             **{"task": TASK, "model": module, "place": k, "data": TASK.load(k).train, "arrays": arrays_of(module)},
-            **{"rule": SGD(), "training": training, "batches": np.arange(12 * (1 + k % 2)).reshape(-1, 4) % 10},
-            **{"seed": 3, "client_id": f"client-{k}", "server_round": 2, "purpose": "batches"},
+            **{"job": Job(SGD(), training, "batches", 2), "seed": 3, "client_id": f"client-{k}"},
+            **{"batches": np.arange(12 * (1 + k % 2)).reshape(-1, 4) % 10},
         )
         for k in range(CLIENTS)
     ]
@@ -89,11 +90,13 @@ class _Meeting(SGD):
 
 def test_clients_train_at_the_same_time_on_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Meeting, "__module__", "client.training.meeting")
-    pair = [replace(request, rule=_Meeting()) for request in requests(without_dropout())[:2]]
+    pair = [
+        replace(request, job=replace(request.job, rule=_Meeting())) for request in requests(without_dropout())[:2]
+    ]
     with single_threaded_workers(2) as workers:
         assert workers is not None
         found = side_by_side(pair, ThreadedScheduler(workers, 2))
-    alone = Arithmetic().train(replace(pair[0], rule=SGD()))
+    alone = Arithmetic().train(replace(pair[0], job=replace(pair[0].job, rule=SGD())))
     np.testing.assert_allclose(found[0]["output.bias"], alone["output.bias"], rtol=1e-5)
 
 
@@ -126,7 +129,7 @@ def test_an_error_is_its_own_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def fails() -> str:
             try:
-                scheduler.train(replace(first, rule=_Failing()))
+                scheduler.train(replace(first, job=replace(first.job, rule=_Failing())))
             except ValueError as error:
                 caught.append(str(error))
             return "told"
@@ -187,4 +190,4 @@ def test_a_run_with_a_rule_of_a_users_own_trains_on_two_threads_as_on_one(
 def test_code_of_a_users_own_runs_in_one_thread() -> None:
     request = requests(without_dropout())[0]
     assert may_share(request)
-    assert not may_share(replace(request, rule=_Failing()))
+    assert not may_share(replace(request, job=replace(request.job, rule=_Failing())))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from client.learner import Job
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, GradientRequest, TrainRequest
 from client.training.sgd import SGD, AdamW
@@ -75,13 +76,10 @@ class Setting:
                 place=k,
                 data=self.pool.client(k).train,
                 arrays=arrays_of(self.module),
-                rule=rule,
-                training=training,
+                job=Job(rule, training, "batches", 1),
                 batches=draws.integers(0, EXAMPLES[k], (STEPS[k], min(6, EXAMPLES[k]))),
                 seed=0,
                 client_id=str(k),
-                server_round=1,
-                purpose="batches",
             )
             for k, rule in enumerate(rules)
         ]
