@@ -10,6 +10,7 @@ import errno
 import os
 import resource
 import runpy
+import struct
 import subprocess  # nosec B404 # this file alone
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 """System calls, the same on every processor."""
 _VERSION, _RULE_PATH = 1, 1
@@ -54,31 +56,12 @@ class NotConfined(RuntimeError):
     """This system cannot confine a process; one line says what it lacks."""
 
 
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("files", ctypes.c_uint64), ("ports", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+def _checked(what: str, result: int) -> int:
+    """Return what a call of the system returned.
 
-
-class _Beneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
-
-
-class _Step(ctypes.Structure):
-    _fields_ = (
-        ("code", ctypes.c_uint16),
-        ("yes", ctypes.c_uint8),
-        ("no", ctypes.c_uint8),
-        ("value", ctypes.c_uint32),
-    )
-
-
-class _Filter(ctypes.Structure):
-    _fields_ = (("count", ctypes.c_ushort), ("steps", ctypes.POINTER(_Step)))
-
-
-def _call(what: str, *arguments: object) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = int(libc.syscall(*arguments))
+    Raises:
+        NotConfined: it failed.
+    """
     if result < 0:
         raise NotConfined(f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
@@ -115,33 +98,30 @@ def confine(readable: Iterable[str], writable: str, memory: int = 0) -> None:
     Raises:
         NotConfined: the system does not offer it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()
-    if libc.unshare(_NEW_SPACES):
-        raise NotConfined(f"no namespaces of its own: {os.strerror(ctypes.get_errno())}")
-    _mount(libc, writable, user, group)
+    _checked("no namespaces of its own", _LIBC.unshare(_NEW_SPACES))
+    _mount(writable, user, group)
     _be_the_first()
-    version = _call("no Landlock", _CREATE, None, 0, _VERSION)
+    version = _checked("no Landlock", _LIBC.syscall(_CREATE, None, 0, _VERSION))
     rights = _RIGHTS[max(known for known in _RIGHTS if known <= version)]
-    rules = _Ruleset(rights, 0, _SCOPED if version >= 6 else 0)
-    size = ctypes.sizeof(rules) if version >= 6 else ctypes.sizeof(ctypes.c_uint64)
-    ruleset = _call("Landlock's rules", _CREATE, ctypes.byref(rules), size, 0)
+    files, ports, scoped = (struct.pack("Q", value) for value in (rights, 0, _SCOPED))
+    rules = files + ports + scoped if version >= 6 else files
+    ruleset = _checked("Landlock's rules", _LIBC.syscall(_CREATE, rules, len(rules), 0))
     for path in (*SYSTEM, *readable):
         _allow(ruleset, path, _READ & rights)
     for path in (writable, *_DEVICES):
         _allow(ruleset, path, rights)
-    if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
-        raise NotConfined(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
-    _call("Landlock", _RESTRICT, ruleset, 0)
+    _checked("no_new_privs", _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _checked("Landlock", _LIBC.syscall(_RESTRICT, ruleset, 0))
     os.close(ruleset)
-    _make_no_sockets(libc)
+    _make_no_sockets()
     resource.setrlimit(resource.RLIMIT_NPROC, (_MOST_TASKS, _MOST_TASKS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 
 
-def _mount(libc: ctypes.CDLL, folder: str, user: int, group: int) -> None:
+def _mount(folder: str, user: int, group: int) -> None:
     """Put a file system of a limited size over a folder, which is then empty, and go there."""
     try:
         for name, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -149,12 +129,12 @@ def _mount(libc: ctypes.CDLL, folder: str, user: int, group: int) -> None:
     except OSError as error:
         raise NotConfined(f"no user of its own: {error.strerror}") from None
     options = f"size={QUOTA},nr_inodes={_MOST_WRITTEN},mode=700".encode()
-    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_SUID_NO_DEVICES, options):
-        raise NotConfined(f"no folder of a limited size: {os.strerror(ctypes.get_errno())}")
+    mounted = _LIBC.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_SUID_NO_DEVICES, options)
+    _checked("no folder of a limited size", mounted)
     os.chdir(folder)
 
 
-def _make_no_sockets(libc: ctypes.CDLL) -> None:
+def _make_no_sockets() -> None:
     """Refuse new sockets for good: by one, a file at which an unconfined program listens is in reach.
 
     Neither Landlock nor a network of its own hides such files. Pairs of sockets stay allowed.
@@ -164,7 +144,7 @@ def _make_no_sockets(libc: ctypes.CDLL) -> None:
     processor, socket = _SOCKET[machine]
     load, equal, at_least, end = 0x20, 0x15, 0x35, 0x06
     refuse, allow = 0x00050000 | errno.EPERM, 0x7FFF0000
-    steps = (
+    steps = (  # of `struct sock_filter`: what is done, by how many steps it goes on if so and if not, a value
         (load, 0, 0, 4),  # of `struct seccomp_data`: the processor
         (equal, 0, 4, processor),
         (load, 0, 0, 0),  # the call
@@ -174,9 +154,9 @@ def _make_no_sockets(libc: ctypes.CDLL) -> None:
         (end, 0, 0, refuse),
         (end, 0, 0, allow),
     )
-    program = _Filter(len(steps), (_Step * len(steps))(*(_Step(*step) for step in steps)))
-    if libc.prctl(_SECCOMP, 2, ctypes.byref(program), 0, 0):
-        raise NotConfined(f"seccomp: {os.strerror(ctypes.get_errno())}")
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = struct.pack("HP", len(steps), ctypes.addressof(code))
+    _checked("seccomp", _LIBC.prctl(_SECCOMP, 2, program, 0, 0))
 
 
 def _be_the_first() -> None:
@@ -184,7 +164,7 @@ def _be_the_first() -> None:
     if child := os.fork():
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # the kernel kills it with its parent
+    _LIBC.prctl(1, 9, 0, 0, 0)  # the kernel kills it with its parent
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
@@ -195,7 +175,8 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         return
     try:
         allowed = rights if Path(path).is_dir() else rights & _FILE_RIGHTS
-        _call(f"'{path}'", _ADD, ruleset, _RULE_PATH, ctypes.byref(_Beneath(allowed, place)), 0)
+        rule = struct.pack("=Qi", allowed, place)
+        _checked(f"'{path}'", _LIBC.syscall(_ADD, ruleset, _RULE_PATH, rule, 0))
     finally:
         os.close(place)
 
