@@ -4,7 +4,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,20 +31,42 @@ _LOSS, _ACCURACY = re.compile(r"loss\Z", re.IGNORECASE), re.compile(r"(acc|accur
 
 
 @dataclass(frozen=True)
-class Names:
-    """The names of an app's numbers.
+class Interface:
+    """The names of an app's numbers, and what it can do besides TRAIN and EVALUATE.
 
     Attributes:
-        loss: of the loss by which a client judges; empty: the one that ends in ``loss``.
+        loss: name of the loss by which a client judges; empty: the one that ends in ``loss``.
         metric: of the metric that is shown beside it; empty: the one that ends in ``acc`` or ``accuracy``.
         higher_is_better: which way that metric is better.
         examples: of the number of examples.
+        splits: its ``evaluate`` measures the split that ``split`` in its configuration names.
+        halves: and the halves of its held-out data by their names.
+        rules: local rules that its ``train`` follows where its configuration has their settings (``proximal-mu``).
+        gradient: ``query``: it has ``@app.query("gradient")``, which returns the gradient in place of the model; else
+            the name in ``train``'s configuration of the learning rate of the one plain step that ``train`` takes;
+            empty: neither.
+        tells: names of further numbers that its answers may tell; None: all.
     """
 
     loss: str = ""
     metric: str = ""
     higher_is_better: bool = True
     examples: str = keys.NUM_EXAMPLES
+    splits: bool = False
+    halves: bool = False
+    rules: tuple[str, ...] = ()
+    gradient: str = ""
+    tells: frozenset[str] | None = None
+
+    @property
+    def can(self) -> frozenset[str]:
+        """What a learner offers by it."""
+        by_splits = {SPLITS, PATH, HALVES} if self.halves else {SPLITS, PATH}
+        return frozenset((by_splits if self.splits else set()) | ({GRADIENT} if self.gradient else set()))
+
+    def allowed(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the numbers that may be told."""
+        return {key: value for key, value in numbers.items() if self.tells is None or key in self.tells}
 
     def evaluation(self, metrics: MetricRecord) -> Evaluation:
         """Return what an app's answer to EVALUATE measured.
@@ -65,7 +87,7 @@ class Names:
         for key in (self.examples, keys.NUM_EXAMPLES, keys.LOSS, metric.name):
             others.pop(key, None)
         value = float("nan") if score is None else float(_number(metrics, score))
-        return Evaluation(float(_number(metrics, loss)), value, metric, others)
+        return Evaluation(float(_number(metrics, loss)), value, metric, self.allowed(others))
 
     def judged(self, metrics: MetricRecord, loss: bool) -> set[str]:
         """Return the names of the metric and, where it may be told, of the loss."""
@@ -127,38 +149,12 @@ class Attended:
 QUERY_GRADIENT = "query"
 
 
-@dataclass(frozen=True)
-class Offers:
-    """What an app can do besides TRAIN and EVALUATE.
-
-    Attributes:
-        splits: its ``evaluate`` measures the split that ``split`` in its configuration names.
-        halves: and the halves of its held-out data by their names.
-        rules: local rules that its ``train`` follows where its configuration has their settings (``proximal-mu``).
-        gradient: ``query``: it has ``@app.query("gradient")``, which returns the gradient in place of the model; else
-            the name in ``train``'s configuration of the learning rate of the one plain step that ``train`` takes;
-            empty: neither.
-        tells: names of further numbers that its answers may tell; None: all.
-    """
-
-    splits: bool = False
-    halves: bool = False
-    rules: tuple[str, ...] = ()
-    gradient: str = ""
-    tells: frozenset[str] | None = None
-
-    def allowed(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the numbers that may be told."""
-        return {key: value for key, value in numbers.items() if self.tells is None or key in self.tells}
-
-
 class AppLearner(Learner):
     """One client's Flower app.
 
     Args:
         app: the app.
-        names: of its numbers.
-        offers: what it can do.
+        interface: what it tells and can do.
         config: the run's settings.
 
     Attributes:
@@ -170,16 +166,9 @@ class AppLearner(Learner):
     attended: Attended
     store: Store
 
-    def __init__(
-        self, app: Callable[[Message, Context], Message], names: Names, offers: Offers, config: RunConfig
-    ) -> None:
-        self._app, self._names, self._offers, self._steps = app, names, offers, max(1, config.local_steps)
-        self.can = frozenset(
-            ({SPLITS, PATH} if offers.splits else set())
-            | ({HALVES} if offers.splits and offers.halves else set())
-            | ({GRADIENT} if offers.gradient else set())
-        )
-        self.holds_out = config.holds_out and offers.splits
+    def __init__(self, app: Callable[[Message, Context], Message], interface: Interface, config: RunConfig) -> None:
+        self._app, self._interface, self._steps = app, interface, max(1, config.local_steps)
+        self.can, self.holds_out = interface.can, config.holds_out and interface.splits
         self._cross_fit = config.cross_fits and HALVES in self.can
         self.joined: Message | None = None
         self._layout: tuple[ArrayRecord, Layout] | None = None
@@ -211,8 +200,8 @@ class AppLearner(Learner):
         """Return what the app's ``evaluate`` measures; of the latest model that was sent it is asked once."""
         model, where = ("" if sent is None else sent.model), self._of_split(split)
         if model and (known := self.store.read(_LATEST)) is not None and known.values["model"] == f"{where}/{model}":
-            return self._evaluation(_metrics_of(known))
-        config = {**self.attended.evaluate_config, **({keys.SPLIT: split} if self._offers.splits else {})}
+            return self._interface.evaluation(_metrics_of(known))
+        config = {**self.attended.evaluate_config, **({keys.SPLIT: split} if self._interface.splits else {})}
         reply = self._ask(MessageType.EVALUATE, self.record(arrays), config, self._aside())
         return self.note(reply, f"{where}/{model}" if model else "", where)
 
@@ -223,7 +212,7 @@ class AppLearner(Learner):
 
     def _of_split(self, split: str) -> str:
         """Return the name of a split where the app knows splits, else nothing."""
-        return split if self._offers.splits else ""
+        return split if self._interface.splits else ""
 
     def note(self, reply: Message, model: str, split: str = "") -> Evaluation:
         """Return what an answer to EVALUATE measured, and remember it.
@@ -237,7 +226,7 @@ class AppLearner(Learner):
             ConfigError: the answer is none.
         """
         metrics = _single(reply, MetricRecord, MessageType.EVALUATE)[1]
-        evaluation = self._evaluation(metrics)
+        evaluation = self._interface.evaluation(metrics)
         self._note_examples(MessageType.EVALUATE, metrics, split)
         if model:
             told = {f"told.{key}": json.dumps(v) if isinstance(v, list) else v for key, v in metrics.items()}
@@ -256,7 +245,7 @@ class AppLearner(Learner):
             self._note_examples(MessageType.TRAIN, _single(reply, MetricRecord, MessageType.TRAIN)[1])
             return self._trained_model(reply)
         calls = job.training.local_steps if job.purpose == WARM_UP else -(-job.training.local_steps // self._steps)
-        return self._alone(arrays, calls, job.purpose == WARM_UP and not self._offers.splits)
+        return self._alone(arrays, calls, job.purpose == WARM_UP and not self._interface.splits)
 
     def path(self, arrays: Arrays, job: Job, stretches: int) -> Iterator[Arrays]:
         """Yield the models after each of some stretches of calls."""
@@ -272,7 +261,7 @@ class AppLearner(Learner):
 
     def follows(self, rule: LocalRule) -> bool:
         """Whether the app takes the rule's settings."""
-        return rule.name in self._offers.rules
+        return rule.name in self._interface.rules
 
     @property
     def trainable(self) -> Sequence[str]:  # type: ignore[override]
@@ -287,7 +276,7 @@ class AppLearner(Learner):
         """
         if batch is not None:
             raise ConfigError("gradient-batch is not allowed for this client: its app returns whole gradients (0)")
-        config, asks = self.attended.train_config, self._offers.gradient
+        config, asks = self.attended.train_config, self._interface.gradient
         kind = f"{MessageType.QUERY}.gradient" if asks == QUERY_GRADIENT else MessageType.TRAIN
         reply = self._ask(kind, self.record(arrays), config)
         told = self._trained_model(reply)
@@ -303,7 +292,7 @@ class AppLearner(Learner):
         if self.joined is None:
             return {}
         metrics = _single(self.joined, MetricRecord, MessageType.TRAIN)[1]
-        return self._offers.allowed(_numbers(metrics))
+        return self._interface.allowed(_numbers(metrics))
 
     def let_out(self, reply: Message, discloses: Disclosure | None = None) -> Message:
         """Return an app's reply with what may be told alone: all of it, where no owner says.
@@ -312,14 +301,15 @@ class AppLearner(Learner):
             reply: to a strategy that knows no volunteers.
             discloses: of an answer to EVALUATE: what else its owner lets it tell; None: it is a joined round's.
         """
-        if self._offers.tells is None:
+        interface = self._interface
+        if interface.tells is None:
             return reply
         name, metrics = _single(reply, MetricRecord, "reply")
-        numbers = dict(metrics)
-        told = set(self._offers.tells) | (set() if discloses is None else self._names.judged(metrics, discloses.loss))
-        if discloses is not None and not discloses.node.answer_evaluate:
-            told = set()
-        kept = {key: value for key, value in numbers.items() if key in told | {self._names.examples}}
+        told = {interface.examples, *interface.tells}
+        if discloses is not None:
+            more = interface.tells | interface.judged(metrics, discloses.loss)
+            told = {interface.examples, *(more if discloses.node.answer_evaluate else ())}
+        kept = {key: value for key, value in metrics.items() if key in told}
         models = {} if discloses is not None else dict(reply.content.array_records)
         reply.content = RecordDict({**models, name: MetricRecord(kept)})
         return reply
@@ -336,7 +326,7 @@ class AppLearner(Learner):
             done = int(progress.values["calls"])
             arrays = {name: progress.arrays[f"now/{name}"] for name in arrays}
         config = dict(self.attended.train_config)
-        if _PULL in config or "prox" in self._offers.rules:  # 0, for an app that reads it unasked
+        if _PULL in config or "prox" in self._interface.rules:  # 0, for an app that reads it unasked
             config[_PULL] = 0.0
         first, aside = done, self._aside()
         while done < calls:
@@ -357,12 +347,8 @@ class AppLearner(Learner):
 
     def _aside(self) -> Context:
         """Return a copy of the app's context: what the client tries leaves nothing in it."""
-        context = self.attended.context
-        own = Context(
-            context.run_id, context.node_id, dict(context.node_config), RecordDict(), dict(context.run_config)
-        )
-        own.state = copy.deepcopy(context.state)
-        return own
+        app, state = self.attended.context, copy.deepcopy(self.attended.context.state)
+        return Context(app.run_id, app.node_id, dict(app.node_config), state, dict(app.run_config))
 
     def _ask(
         self, kind: str, model: ArrayRecord, config: Mapping[str, Any], context: Context | None = None
@@ -390,12 +376,8 @@ class AppLearner(Learner):
             raise ConfigError(f"the app's train returned {text}: names, shapes and dtypes of the model that was sent")
         return arrays
 
-    def _evaluation(self, metrics: MetricRecord) -> Evaluation:
-        evaluation = self._names.evaluation(metrics)
-        return replace(evaluation, others=self._offers.allowed(evaluation.others))
-
     def _note_examples(self, kind: str, metrics: MetricRecord, split: str = "") -> None:
-        self.store.write(f"{_SIZE}-{kind}{split}", StoredRecord({"examples": self._names.count(metrics, kind)}))
+        self.store.write(f"{_SIZE}-{kind}{split}", StoredRecord({"examples": self._interface.count(metrics, kind)}))
 
 
 def _metrics_of(record: StoredRecord) -> MetricRecord:

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from client import answers
 from client.answers import Question
-from client.app_learner import AppLearner, Attended, Names, Offers
+from client.app_learner import AppLearner, Attended, Interface
 from client.approval import held_back
 from client.learner import Learners
 from client.outcome import ANSWERED, EVALUATED, JOINED, LEFT, Outcome
@@ -66,8 +66,7 @@ class AppClients:
 
     Attributes:
         app: the app.
-        names: of its numbers.
-        offers: what it can do.
+        interface: what it tells and can do.
         evaluate_config: what its ``evaluate`` is told before the first EVALUATE has come.
         settings: of a run, by key: policy, requirement, goodwill and so on.
         node_config: what the app finds as its node's configuration; None: the node's.
@@ -78,8 +77,7 @@ class AppClients:
     """
 
     app: Call
-    names: Names
-    offers: Offers
+    interface: Interface
     evaluate_config: Mapping[str, Any] | None = None
     settings: Mapping[str, Scalar] | None = None
     node_config: Mapping[str, Scalar] | None = None
@@ -115,7 +113,7 @@ class AppClients:
                 replied = Message(Error(SAT_OUT_ERROR, f"this client takes no part: {held.why}"), reply_to=message)
             return replace(held, replied=replied)
         if kind not in _HANDLED or (kind == MessageType.QUERY and not message.content.array_records):
-            if self.offers.tells is not None:  # what its own functions would answer, no owner has allowed
+            if self.interface.tells is not None:  # what its own functions would answer, no owner has allowed
                 allowed = ", ".join(_HANDLED)
                 raise ConfigError(f"message-type = '{kind}' is not allowed for an app that its owner runs: {allowed}")
             return Outcome(ANSWERED, replied=self.app(message, context))
@@ -146,7 +144,7 @@ class AppClients:
         learner.attend(attended, records, run_key)
         if kind == MessageType.EVALUATE and not of_us:
             reply = self.app(message, theirs)
-            learner.note(reply, "" if self.offers.splits else f"/{content_hash(attended.model)}")
+            learner.note(reply, "" if self.interface.splits else f"/{content_hash(attended.model)}")
             return Outcome(EVALUATED, replied=learner.let_out(reply, client.discloses))
         question = Question(translated, ours, _unpack)
         answer = {MessageType.QUERY: answers.enrol, MessageType.TRAIN: answers.train}.get(kind, answers.evaluate)
@@ -215,7 +213,7 @@ class AppClients:
         return self._participants.of(derived, message)
 
     def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> AppLearner:
-        return AppLearner(self.app, self.names, self.offers, config)
+        return AppLearner(self.app, self.interface, config)
 
     def _for_client(self, message: Message, attended: Attended, store: Store, of_us: bool, run_key: str) -> Message:
         """Return a message as our clients are sent it."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from flwr.clientapp import ClientApp
 
-from client.app_learner import Names, Offers
+from client.app_learner import Interface
 from client.volunteer import AppClients, VolunteerApp
 from fedappeal.settings.config import Scalar
 
@@ -51,5 +51,5 @@ def volunteer(
         ConfigError: for a setting that is not allowed.
     """
     named = {key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()}
-    names, offers = Names(loss, metric, higher_is_better, examples), Offers(splits, halves, tuple(rules), gradient)
-    return VolunteerApp(AppClients(app, names, offers, evaluate_config, named))
+    interface = Interface(loss, metric, higher_is_better, examples, splits, halves, tuple(rules), gradient)
+    return VolunteerApp(AppClients(app, interface, evaluate_config, named))

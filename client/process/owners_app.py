@@ -2,7 +2,7 @@
 
 import hashlib
 
-from client.app_learner import Names, Offers
+from client.app_learner import Interface
 from client.limits.limits import MEGABYTE, Limits
 from client.process.app_process import AppProcess
 from client.settings import BUNDLE, AppSettings, Connection, NodeSettings
@@ -24,7 +24,7 @@ class OwnersApp:
     """
 
     def __init__(self, named: AppSettings, process: AppProcess) -> None:
-        self._named, self._process, self._problem = named, process, ""
+        self._named, self._process = named, process
         self.code = f"{named.app}, which is installed"
         self._of_run = named.of_bundle
         if named.app.endswith(".fab"):
@@ -32,8 +32,7 @@ class OwnersApp:
             bundle = local_path(named.app, "app")
             try:
                 with bundle.open("rb") as file:
-                    settings = read_bundle(file.read(LARGEST + 1), {})
-                self._take(settings)
+                    self._take(read_bundle(file.read(LARGEST + 1), {}))
             except (OSError, ValueError) as error:
                 raise ConfigError(f"app = '{named.app}' is not allowed: {error}") from None
 
@@ -90,6 +89,5 @@ def clients_of(
     owners = OwnersApp(app, process)
     process.check()
     tells = frozenset(filter(None, map(str.strip, app.tell.split(","))))
-    offers = Offers(tells=tells)
-    names = Names(loss=app.app_loss)
-    return AppClients(process, names, offers, node_config=config, code=lambda: owners.code), owners
+    interface = Interface(loss=app.app_loss, tells=tells)
+    return AppClients(process, interface, node_config=config, code=lambda: owners.code), owners

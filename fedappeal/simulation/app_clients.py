@@ -2,7 +2,7 @@
 
 from flwr.app import Context, RecordDict
 
-from client.app_learner import Names, Offers
+from client.app_learner import Interface
 from client.volunteer import AppClients, VolunteerApp
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
@@ -25,7 +25,7 @@ def app_clients(task: FlowerApp, config: RunConfig, folder: RunFolder) -> InProc
 
     The run's settings override those of the app's author.
     """
-    app = task.app if isinstance(task.app, VolunteerApp) else VolunteerApp(AppClients(task.app, Names(), Offers()))
+    app = task.app if isinstance(task.app, VolunteerApp) else VolunteerApp(AppClients(task.app, Interface()))
     if _SAID not in Record(folder.path).config:
         folder.record(**{_SAID: sorted({kebab(field) for field in config.model_fields_set} & _OF_CLIENTS)})
     said = Record(folder.path).config[_SAID]
