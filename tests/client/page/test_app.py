@@ -12,7 +12,7 @@ import pytest
 from client.approval import asking
 from client.limits.limits import PRESETS, Limits, preset, preset_of, read_limits, write_limits
 from client.page.app import limits_data, volunteer_app
-from client.process.owner import PAUSED, departures, note_name, reset
+from client.process.owner import PAUSED, departures, key_name, reset
 from client.state.activity import Activity, Judged
 from client.state.preferred import kept_models
 from client.state.receipts import SENT, Receipts
@@ -64,7 +64,7 @@ def test_a_client_is_called_by_its_keys_name(owner: httpx.Client, tmp_path: Path
     ):  # fmt: skip
         if public is not None:
             key.with_suffix(".pub").write_text(public)
-        note_name(tmp_path, str(key))
+        DiskStore(tmp_path).write("identity", StoredRecord({"client-id": "anna", "name": key_name(str(key))}))
         assert owner.get("/data.json").json()["name"] == name
 
 

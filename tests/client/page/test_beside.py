@@ -12,7 +12,7 @@ import pytest
 
 from client.limits.limits import read_limits
 from client.page.beside import page_beside
-from client.process.owner import PAUSED, note_name
+from client.process.owner import PAUSED, key_name
 from client.state.activity import Activity, Judged
 from client.state.memory import RunMemory
 from client.state.preferred import keep
@@ -67,7 +67,8 @@ def remember(folder: Path) -> None:
     card = ModelCard.of(task, config, round=30, run_key="first", **told)
     keep(store, {"w": np.ones(1000, np.float32)}, card)
     (folder / "anna.pub").write_text("ecdsa-sha2-nistp384 AAAA laptop of anna\n")
-    note_name(folder, str(folder / "anna.key"))
+    name = key_name(str(folder / "anna.key"))
+    store.write("identity", StoredRecord({"client-id": "garden-pi", "name": name}))
     note_event(folder, "started", "")
     note_event(folder, "connected", "connected")
 
