@@ -347,8 +347,7 @@ class AppLearner(Learner):
 
     def _aside(self) -> Context:
         """Return a copy of the app's context: what the client tries leaves nothing in it."""
-        app, state = self.attended.context, copy.deepcopy(self.attended.context.state)
-        return Context(app.run_id, app.node_id, dict(app.node_config), state, dict(app.run_config))
+        return copy.deepcopy(self.attended.context)
 
     def _ask(
         self, kind: str, model: ArrayRecord, config: Mapping[str, Any], context: Context | None = None

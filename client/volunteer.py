@@ -117,7 +117,7 @@ class AppClients:
                 allowed = ", ".join(_HANDLED)
                 raise ConfigError(f"message-type = '{kind}' is not allowed for an app that its owner runs: {allowed}")
             return Outcome(ANSWERED, replied=self.app(message, context))
-        ours, theirs = _two_contexts(context)
+        ours, theirs = (replace(context, state=state) for state in _two_states(context.state))
         if self.node_config is not None:
             theirs.node_config = dict(self.node_config)
         try:
@@ -269,20 +269,14 @@ class VolunteerApp(ClientApp):
 
 def own_state(state: RecordDict) -> RecordDict:
     """Return what a client remembers in a context: beside an app's records, or alone."""
+    return _two_states(state)[0] or state
+
+
+def _two_states(state: RecordDict) -> tuple[RecordDict, RecordDict]:
+    """Return the parts of a context's state that are the client's and the app's."""
     ours = {name.removeprefix(PREFIX): record for name, record in state.items() if name.startswith(PREFIX)}
-    return RecordDict(ours) if ours else state
-
-
-def _two_contexts(context: Context) -> tuple[Context, Context]:
-    """Return the parts of a context that are the client's and the app's."""
-
-    def part(state: Mapping[str, Any]) -> Context:
-        records = RecordDict(dict(state))
-        return Context(context.run_id, context.node_id, context.node_config, records, context.run_config)
-
-    state = dict(context.state.items())
-    ours = {name.removeprefix(PREFIX): record for name, record in state.items() if name.startswith(PREFIX)}
-    return part(ours), part({name: record for name, record in state.items() if not name.startswith(PREFIX)})
+    theirs = {name: record for name, record in state.items() if not name.startswith(PREFIX)}
+    return RecordDict(ours), RecordDict(theirs)
 
 
 def _only(message: Message, kind: type[ArrayRecord] | type[ConfigRecord]) -> str:

@@ -77,8 +77,7 @@ def size_of(store: DiskStore) -> int:
 def _oldest_first(store: DiskStore, book: AnswerBook, served: str) -> list[str]:
     """Return the run-keys of all runs that have a record, the one that is served last."""
     order = {key: place for place, key in enumerate(book.runs())}
-    names = [name for name in store.names() if name.startswith(_RUN)]
-    keys = [name.removeprefix(_RUN) for name in names if name != _RUN + served]
+    keys = [key for key in store.keys(_RUN) if key != served]
     return [*sorted(keys, key=lambda key: (order.get(key, -1), store.written_at(_RUN + key))), served]
 
 
@@ -110,9 +109,8 @@ def _run_of(name: str, runs: Iterable[str]) -> str | None:
 
 def _forget_requirements(store: DiskStore) -> None:
     """Forget requirements that no run refers to."""
-    names = store.names()
-    used = {store.readable_values(name).get("requirement", "") for name in names if name.startswith(_RUN)}
-    for name in names:
+    used = {store.readable_values(_RUN + key).get("requirement", "") for key in store.keys(_RUN)}
+    for name in store.names():
         if name.startswith(_REQUIREMENT) and name not in used:
             store.delete(name)
 

@@ -52,7 +52,7 @@ def key_name(key: str) -> str:
 
 def departures(store: DiskStore) -> frozenset[str]:
     """Return the run-keys of runs that the owner has left."""
-    return frozenset(name.removeprefix(DEPARTURE) for name in store.names() if name.startswith(DEPARTURE))
+    return frozenset(store.keys(DEPARTURE))
 
 
 def pause(folder: Path) -> str:
@@ -83,7 +83,7 @@ def leave(folder: Path, run_key: str | None) -> str:
     """
     store = store_of(folder)
     with changing(folder):
-        runs = [name.removeprefix("run-") for name in store.names() if name.startswith("run-")]
+        runs = store.keys("run-")
         if run_key is not None and run_key not in runs:
             names = ", ".join(runs) or "none"
             raise ConfigError(f"run = '{run_key}' is not allowed: a run that this client takes part in ({names})")

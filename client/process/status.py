@@ -157,8 +157,7 @@ def _waits_for(runs: tuple[RunStatus, ...]) -> str:
 def _runs(folder: Path) -> tuple[RunStatus, ...]:
     store, activity = DiskStore(folder), Activity(folder).runs()
     departed, asked = departures(store), asking(folder)
-    recorded = [name.removeprefix(_RUN) for name in store.names() if name.startswith(_RUN)]
-    forgotten = [key for key in recorded if key not in activity]
+    forgotten = [key for key in store.keys(_RUN) if key not in activity]
     runs = (*forgotten, *activity)
     return tuple(_run(store, key, key in departed, activity.get(key), asked.get(key)) for key in runs)
 

@@ -67,6 +67,10 @@ class DiskStore:
         files = (*self.folder.glob("*.safetensors"), *(self.folder / _COPIES).glob("*.safetensors"))
         return sorted({file.stem for file in files})
 
+    def keys(self, prefix: str) -> list[str]:
+        """Return what follows a prefix in the names of all records that have it, sorted."""
+        return [name.removeprefix(prefix) for name in self.names() if name.startswith(prefix)]
+
     def read(self, name: str) -> StoredRecord | None:
         """Return the record of that name, or None.
 

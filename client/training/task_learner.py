@@ -101,7 +101,6 @@ class TaskLearners(Learners):
         self._model = lru_cache(maxsize=4)(partial(TaskLearners._load, weak))
         self._share = lru_cache(maxsize=256)(partial(TaskLearners._load_share, weak))
         self._own_data = lru_cache(maxsize=2)(partial(TaskLearners._load_own_data, weak))
-        super().__init__(partial(TaskLearners._learner, weak))
 
     def simulate(self, arithmetic: Arithmetic | None, data: Callable[[int], ClientData] | None) -> None:
         """Take up a simulator's arithmetic and data; arguments as for `TaskLearners`."""
@@ -120,7 +119,8 @@ class TaskLearners(Learners):
         for loaded in (self.task, self.initial, self.scratch_model, self._model, self._share, self._own_data):
             loaded.cache_clear()
 
-    def _learner(self, config: RunConfig, node: NodeSettings, client_id: str) -> "TaskLearner":
+    def __call__(self, config: RunConfig, node: NodeSettings, client_id: str) -> "TaskLearner":
+        """Return a client's learner, as `Learners`."""
         of_task = self._model(config, node.of_any_client())
         task, device, held_out = of_task.task, of_task.device, config.holds_out
         if self._data is not None:
