@@ -19,7 +19,7 @@ import threading
 import time
 from codecs import BOM_UTF8
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -93,24 +93,6 @@ class ObjectCache:
                 self.size += len(content)
         while self.size > self._allowed:
             self.size -= len(self._objects.popitem(last=False)[1])
-
-
-class _Room:
-    """The bytes that a message may still bring."""
-
-    def __init__(self, message: Announcement, largest: int) -> None:
-        self._message, self._largest, self._taken = message, largest, 0
-
-    def take(self, contents: Mapping[str, bytes]) -> None:
-        """Take in objects; MessageRefused where they are too many."""
-        self._taken += sum(map(len, contents.values()))
-        self.check(self._taken)
-
-    def check(self, size: int) -> None:
-        """Check a size; MessageRefused where it is too large."""
-        if self._largest and size > self._largest:
-            most = f"{self._largest / 1e6:g} MB"
-            raise MessageRefused(f"a message of more than this client's max-model = {most}", self._message.about)
 
 
 def _fleet_of(connection: Connection, identity: Identity) -> FleetApi:
@@ -224,25 +206,22 @@ class FleetConnection:
             return self._pull_whole(message)
 
     def _pull_whole(self, message: Announcement) -> Message:
-        about, largest = message.about.metadata, self._largest()
-        until = about.created_at + about.ttl
-        size = 0
+        about, size = message.about.metadata, 0
         try:
-            if until <= CLOCK.now():
+            if about.created_at + about.ttl <= CLOCK.now():
                 raise MessageDropped(
                     f"a {about.message_type} message came more than {about.ttl:g} s after it was sent"
                 )
             be_sender(about.run_id, self.node_id, about.dst_task_id or 0)
             if len(message.parts) > _MOST_OBJECTS:
                 raise MessageRefused(f"a message of more than {_MOST_OBJECTS} objects is not allowed", message.about)
-            root, room = message.object_id, _Room(message, largest)
+            root = message.object_id
             contents = {part: content for part in message.parts if (content := self._cache.get(part)) is not None}
-            room.take(contents)
-            missing = [part for part in message.parts if part not in contents]
+            self._check_size(message, sum(map(len, contents.values())))
             with self._of_known_run(about.run_id):
                 # The message's own object comes last, so one that is looked at alone says whether all is there.
-                contents |= self._pull(about.run_id, [root], until, room)
-                contents |= self._pull(about.run_id, missing, until, room)
+                self._pull(message, [root], contents)
+                self._pull(message, message.parts, contents)
             size = sum(map(len, contents.values()))
         except NotConnected:
             raise
@@ -254,7 +233,7 @@ class FleetConnection:
             raise
         self._done(size, message)
         try:
-            room.check(inflated_size(contents))
+            self._check_size(message, inflated_size(contents))
             # Remembered before, because what is built is let go of: a large model would be there three times.
             self._cache.add_message({part: contents[part] for part in message.parts})
             return inflate(root, contents)
@@ -360,28 +339,33 @@ class FleetConnection:
                 self._forgotten = True
                 return
 
-    def _pull(self, run_id: int, object_ids: list[str], until: float, room: _Room) -> dict[str, bytes]:
-        """Pull objects, waiting for those that the server has not sent yet, until the given time."""
-        contents: dict[str, bytes] = {}
-        wait = _FIRST_WAIT
-        while missing := [object_id for object_id in object_ids if object_id not in contents]:
-            if contents or wait > _FIRST_WAIT:
+    def _check_size(self, message: Announcement, size: int) -> None:
+        """Check the bytes of a message; MessageRefused where they are too many."""
+        if (largest := self._largest()) and size > largest:
+            most = f"{largest / 1e6:g} MB"
+            raise MessageRefused(f"a message of more than this client's max-model = {most}", message.about)
+
+    def _pull(self, message: Announcement, parts: Sequence[str], contents: dict[str, bytes]) -> None:
+        """Add a message's objects to its contents, waiting in its time for those that the server has not sent yet."""
+        about, wait = message.about.metadata, _FIRST_WAIT
+        until = about.created_at + about.ttl
+        while missing := [part for part in parts if part not in contents]:
+            if wait > _FIRST_WAIT:
                 if CLOCK.now() >= until:
                     raise MessageDropped("its time was over before the server had sent all of it")
                 time.sleep(wait)
             for first in range(0, len(missing), _AT_ONCE):
                 # A message's tree says no sizes: so some at a time, and none after the limit was passed.
                 began = self.traffic.clock()
-                pulled = self._fleet.pull_objects(self.node_id, run_id, missing[first : first + _AT_ONCE])
+                pulled = self._fleet.pull_objects(self.node_id, about.run_id, missing[first : first + _AT_ONCE])
                 in_time = self.traffic.move(sum(map(len, pulled.values())), began, until - CLOCK.now())
-                room.take(pulled)
+                contents |= pulled
+                self._check_size(message, sum(map(len, contents.values())))
                 if not in_time:
                     raise MessageDropped("this client's max-bandwidth lets no more of it come in its time")
-                contents |= pulled
                 if not pulled:
                     break
             wait = min(wait * 1.5, _LONGEST_WAIT)
-        return contents
 
     @contextlib.contextmanager
     def _of_known_run(self, run_id: int) -> Iterator[None]:
