@@ -38,9 +38,10 @@ _LONGEST = 1000
 """Characters of a message: cells and errors may be long."""
 
 log = logging.getLogger("fedappeal.client")
+NO_CHOICE = Columns()
 
 
-def check_own_data(data: str, columns: Columns | None = None) -> None:
+def check_own_data(data: str, columns: Columns = NO_CHOICE) -> None:
     """Check own data as far as is possible before a run names its task.
 
     Of a table or an ``.npz`` all rows are read: types, lengths, values; of a folder the class folders; a function is
@@ -49,7 +50,6 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
     Raises:
         OwnDataError: one line: the data, what is wrong and what is allowed.
     """
-    columns = columns or Columns()
     with naming_data(data):
         if is_function(data):
             find_function(data)
@@ -64,7 +64,7 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
             read_npz(data)
 
 
-def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None = None) -> ClientData:
+def load_own_data(task: Task, data: str, client_id: str, columns: Columns = NO_CHOICE) -> ClientData:
     """Read, check, scale and split a client's own data.
 
     Args:
@@ -81,9 +81,7 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
         OwnDataError: one line: the data, what is wrong and what is allowed.
     """
     with naming_data(data):
-        examples = (
-            load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
-        )
+        examples = load_by_function(task, data) if is_function(data) else _from_files(task, data, columns)
         split_data = _client_data(task.settings, client_id, examples)
         if is_table(data) and not is_function(data) and standardises(task):
             split_data = standardised_data(split_data)

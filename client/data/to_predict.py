@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from client.data.own_data import naming_data, read_own_table
+from client.data.own_data import NO_CHOICE, naming_data, read_own_table
 from client.data.raw import Raw, check_shape, columns_to_scale, labels_in, read_npz, with_channel
 from fedappeal.data import image_folder
 from fedappeal.data.columns import Columns, is_table
@@ -27,7 +27,6 @@ from fedappeal.tasks.table_scale import STANDARD
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard, read_card
 
-NO_CHOICE = Columns()
 NO_LABEL = "no column of labels is named (label)"
 BATCH = 256
 """Examples that are in memory at once, as floats."""

@@ -30,6 +30,7 @@ KEPT_ROUNDS = 8
 MOST_REPEATS = 8
 """Most answers to one question of a round."""
 TRAIN, EVALUATE = "train", "evaluate"
+"""Types of messages."""
 _DAY = 86400
 _NOT_ASKED = frozenset({keys.SERVER_ROUND, keys.RUN_KEY, keys.LAYOUT, keys.MANDATORY, keys.FINAL})
 """Keys of a message that change nothing of what is answered, or name the round."""

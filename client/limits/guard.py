@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from client.limits.answer_book import EVALUATE, TRAIN, AnswerBook, question_digest
 from client.limits.limits import MEGABYTE, LimitReached, Limits, read_limits
@@ -276,10 +276,8 @@ class Guard:
         Raises:
             LimitReached: if it may not be answered.
         """
-        kind = {MessageType.TRAIN: TRAIN, MessageType.EVALUATE: EVALUATE}.get(
-            message.metadata.message_type.partition(".")[0]
-        )
-        if self._book is None or kind is None or not self.limits.counts_answers:
+        kind = message.metadata.message_type.partition(".")[0]
+        if self._book is None or kind not in (TRAIN, EVALUATE) or not self.limits.counts_answers:
             return
         models = {keys.ARRAYS: model}
         for name, record in message.content.items():
