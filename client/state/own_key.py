@@ -3,7 +3,6 @@
 A client whose node has a key of its own (``--key``) needs none: the SuperLink checks that one at each call.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,9 +19,9 @@ from flwr.app import ConfigRecord, RecordDict
 from fedappeal.protocol import keys, proof
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
+from fedappeal.system.locks import changing
 
 FILE = "identity.key"
-_PRIVATE = 0o600
 _CONNECTION = "connection"
 
 
@@ -34,8 +33,10 @@ def own_key(folder: Path) -> ec.EllipticCurvePrivateKey:
     """
     path = folder / FILE
     try:
-        if not path.exists():
-            _make(path)
+        with changing(folder):  # a stock SuperNode may answer two roll calls at once: the first key stays
+            if not path.exists():
+                fresh = ec.generate_private_key(ec.SECP256R1())
+                replace_file(path, fresh.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=0o600)
         key = load_pem_private_key(path.read_bytes(), None)
     except OSError as error:
         raise ConfigError(f"state-dir = '{folder}' is not allowed: {FILE}: {error.strerror}") from None
@@ -47,18 +48,6 @@ def own_key(folder: Path) -> ec.EllipticCurvePrivateKey:
             f"a new key, and the operator has to let its id pass (fedappeal federation release)"
         )
     return key
-
-
-def _make(path: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    new = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
-    try:
-        replace_file(new, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=_PRIVATE)
-        os.link(new, path)  # a stock SuperNode may answer two roll calls at once: the first key stays
-    except FileExistsError:
-        pass
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def note_connection(state: RecordDict, fingerprint: str, lasting: bool, superlink: str = "") -> None:

@@ -1,5 +1,6 @@
 """The key in a client's state folder, and what is signed with it."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from client.settings import NodeSettings
 from client.state.own_key import FILE, note_connection, own_key, proof_of
 from fedappeal.protocol import keys, proof
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.locks import CHANGES
 from tests.node import Node, run_config
 
 NONCE = "0123456789abcdef" * 2
@@ -20,14 +22,13 @@ def test_it_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     first = own_key(tmp_path)
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     assert own_key(tmp_path).private_numbers() == first.private_numbers()
-    assert {path.name for path in tmp_path.iterdir()} == {FILE}
+    assert {path.name for path in tmp_path.iterdir()} == {FILE, CHANGES}
 
 
-def test_of_two_that_make_it_at_once_the_first_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = own_key(tmp_path)
-    exists = iter([False, True])
-    monkeypatch.setattr(Path, "exists", lambda path: next(exists))
-    assert own_key(tmp_path).private_numbers() == first.private_numbers()
+def test_of_several_that_make_it_at_once_the_first_stays(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = {key.private_numbers().private_value for key in threads.map(own_key, [tmp_path] * 8)}
+    assert made == {own_key(tmp_path).private_numbers().private_value}
 
 
 def test_an_owners_reset_keeps_it(tmp_path: Path) -> None:
