@@ -278,7 +278,8 @@ class TaskLearner(Learner):
 
     def train(self, arrays: Arrays, job: Job) -> Arrays:
         """Return the model that a local rule trains from another on this client's own data."""
-        data, batches = self.data.train, job.batches
+        data = self.data.train
+        batches: NDArray[np.int64] | Minibatches | None = job.batches
         if batches is None:
             batches = self._minibatches(job, job.training.steps(len(data)) * job.rule.draws())
         return self._arithmetic.train(

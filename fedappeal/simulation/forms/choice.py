@@ -194,7 +194,7 @@ def measured_gain(form: BatchedForm, problem: Problem, clients: int, clock: Call
             raise TooSlow(f"a step takes {step:.2f} s")
         fits = int(BUDGET / (2 * REPETITIONS[0] * max(step, 1e-6)))
         clients = min(clients, fits)
-        steps = max(1, min(MOST_STEPS, fits // (2 * clients), warm_up.training.steps(len(warm_up.data))))
+        steps = max(1, min(MOST_STEPS, fits // (2 * clients), warm_up.job.training.steps(len(warm_up.data))))
         requests = _requests(problem, clients, steps)
         train_all(together, _requests(problem, clients, 1))
         return median_gain(partial(one_after_another, requests), partial(train_all, together, requests), clock)
