@@ -154,6 +154,7 @@ def test_a_run_that_is_not_there_cannot_be_left(folder: Path) -> None:
 
 def test_status_says_for_which_limit_it_rests(folder: Path) -> None:
     with only_process(folder):
+        note_event(folder, "connected", "connected")
         note_event(folder, "paused", "paused: hours = 22-6")
         assert describe(folder)[2] == "resting    hours = 22-6"
         note_event(folder, "resumed", "resumed")
