@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Literal
 
@@ -177,12 +177,18 @@ def model_of(content: "RecordDict", name: str = keys.ARRAYS) -> "ArrayRecord":
     Raises:
         ValueError: if there is none of that name.
     """
-    from flwr.app import ArrayRecord
-
     record = content.get(name)
-    if not isinstance(record, ArrayRecord):
+    if not isinstance(record, _record_kinds()[0]):
         raise ValueError(f"message has no ArrayRecord '{name}'")
     return record
+
+
+@cache
+def _record_kinds() -> "tuple[type[ArrayRecord], type[MetricRecord]]":
+    """Return Flower's classes: where settings are read, Flower need not be loaded."""
+    from flwr.app import ArrayRecord, MetricRecord
+
+    return ArrayRecord, MetricRecord
 
 
 def record_of_arrays(arrays: Mapping[str, "Array"]) -> "ArrayRecord":
@@ -285,11 +291,10 @@ def content_size(content: "RecordDict", sizes: dict[int, int] | None = None) -> 
 
 
 def _record_size(record: "ArrayRecord | MetricRecord | ConfigRecord") -> int:
-    from flwr.app import ArrayRecord, MetricRecord
-
-    if isinstance(record, MetricRecord):
+    of_arrays, of_metrics = _record_kinds()
+    if isinstance(record, of_metrics):
         return _metrics_size(record)
-    if isinstance(record, ArrayRecord):
+    if isinstance(record, of_arrays):
         return content_bytes(record) + sum(len(key) + len(array.dtype) for key, array in record.items())
     return len(record.deflate())
 
@@ -299,11 +304,12 @@ def _metrics_size(record: "MetricRecord") -> int:
 
     Floats take as much whatever they are, other numbers by their value.
     """
-    names, values = tuple(record.keys()), record.values()
-    kinds = tuple(map(type, values))
-    if len(names) > MOST_METRICS or {*kinds} - {int, float} or max(map(len, names), default=0) > LONGEST_KEY:
+    metrics = dict(record.items())
+    kinds = tuple(map(type, metrics.values()))
+    if len(kinds) > MOST_METRICS or {*kinds} - {int, float} or max(map(len, metrics), default=0) > LONGEST_KEY:
         return len(record.deflate())
-    return _size_of_form(names, kinds, tuple([0 if type(value) is float else value for value in values]))
+    whole = [0 if type(value) is float else value for value in metrics.values()]
+    return _size_of_form(tuple(metrics), kinds, tuple(whole))
 
 
 @lru_cache(maxsize=4096)
