@@ -1,14 +1,18 @@
 """What a message may ask: the run's strategy with the run's settings, in the form in which the model was sent."""
 
+from contextlib import nullcontext
+from typing import Any
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, RecordDict
 
 from client.named import named_strategy
 from client.terms import rule_of
-from fedappeal.core.algorithm import personal_of
+from fedappeal.core.algorithm import ClientSide, personal_of
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.registry import STRATEGIES
+from fedappeal.flower.messages import readdressed
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import array_record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
@@ -130,6 +134,26 @@ def test_a_run_that_names_no_strategy_leaves_it_to_the_message() -> None:
         **{"server-lr": 1.0, "stabilizer": 0.001, "step-sizes": "set", "local-steps": 2},
         **{"tuning-steps": 3, "word": "x"},
     }
+
+
+def test_what_a_message_asks_of_all_clients_of_a_process_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, checked = Node(MAXFL), list[str]()
+    other = Node(MAXFL, participants=first.participants, partition_id=2)
+    other.answer, other.context.run_config = first.answer, first.context.run_config
+    for node in (first, other):
+        node("query")
+
+    def named(run: RunConfig, expected: ClientSide, *more: Any) -> Any:
+        checked.append(expected.name)
+        return named_strategy(run, expected, *more)
+
+    monkeypatch.setattr("client.answers.named_strategy", named)
+    for server_round, setting in ((1, 1.0), (2, 1.0), (3, 2.0)):
+        message = first.message("evaluate", server_round=server_round, told={"maxfl.server-lr": setting})
+        for node in (first, other):
+            with nullcontext() if setting == 1 else pytest.raises(ConfigError, match=r"^maxfl\.server-lr = 2\.0 is not"):
+                assert keys.LOSS in (node.answer(readdressed(message, 3), node.context).told or {})
+    assert len(checked) == 4, "once a round, and each time where it is refused"
 
 
 # -- the local rule --------------------------------------------------------------------------------------
