@@ -77,10 +77,7 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls,
-        path: Path,
-        settings: Mapping[str, Scalar],
-        runtime: Mapping[str, Scalar] = MappingProxyType({}),
+        cls, path: Path, settings: Mapping[str, Scalar], runtime: Mapping[str, Scalar] = MappingProxyType({})
     ) -> "RunFolder":
         """Make the folder of a new run.
 

@@ -112,12 +112,7 @@ class FedALIGN(Strategy):
 
     settings: Settings
 
-    def __init__(
-        self,
-        *,
-        epsilon: float | Callable[[int], float] | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, *, epsilon: float | Callable[[int], float] | None = None, **settings: Any) -> None:
         number = {} if epsilon is None or callable(epsilon) else {"epsilon": epsilon}
         super().__init__(**number, **settings)
         self._epsilon = epsilon if callable(epsilon) else None

@@ -137,8 +137,7 @@ class Exchange:
                 break
             channel.sleep(max(0.0, min(wait, self._seconds_left)))
             wait = min(LAST_POLL, wait * 1.5)
-        self._close()
-        return self._silent
+        return self._close()
 
     def _ask(self, waves: Iterator[Sequence[Addressed]], missing: int) -> bool:
         """Push the messages of waves that are due; return whether some client has not answered yet."""
@@ -178,8 +177,8 @@ class Exchange:
             return False
         return not (self._paced and self._past_patience(member.client_id))
 
-    def _close(self) -> None:
-        """Note the clients that did not answer, in order, each with the reason why it is not waited for."""
+    def _close(self) -> list[tuple[Member, str]]:
+        """Return the clients that did not answer, in order, each with the reason why it is not waited for."""
         channel, now = self.channel, self.channel.clock()
         for message_id, member in self._left.items():
             client = member.client_id
@@ -193,6 +192,7 @@ class Exchange:
             self._silent.append((member, reason))
         if self._paced:
             channel.pace.note(self.kind, self._answers)
+        return self._silent
 
     def _patience(self, client_id: str) -> float:
         return self.channel.pace.patience(self.kind, client_id, self._times)
