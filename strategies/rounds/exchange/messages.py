@@ -31,13 +31,11 @@ def train_messages(
     of_round = {keys.SERVER_ROUND: round.number, keys.MANDATORY: int(round.record.mandatory)}
     to_all = {**config, **of_round, **instructions.all, **of_round}
     model, told = round.flower.arrayrecord_key, round.flower.configrecord_key
-    shared = RecordDict({model: round.model, **instructions.records, told: ConfigRecord(dict(to_all))})
-    messages = []
-    for member in members:
-        content = shared.copy()
+    content = RecordDict({model: round.model, **instructions.records, told: ConfigRecord(dict(to_all))})
+    messages = _messages(members, MessageType.TRAIN, content, to_all, ttl)
+    for member, message in messages:
         if to_one := instructions.each.get(member.client_id):
-            content[told] = ConfigRecord({**to_all, **to_one})
-        messages.append((member, _message(member, MessageType.TRAIN, content, to_all, ttl)))
+            message.content[told] = ConfigRecord({**to_all, **to_one})
     return messages
 
 
@@ -50,10 +48,13 @@ def evaluate_messages(
 ) -> list[Addressed]:
     """Return one EVALUATE message for each client; ``config``: theirs, ``ttl``: seconds; names as in TRAIN."""
     content = RecordDict({names.arrayrecord_key: arrays, names.configrecord_key: ConfigRecord(dict(config))})
-    first = [_message(member, MessageType.EVALUATE, content, config, ttl) for member in members[:1]]
+    return _messages(members, MessageType.EVALUATE, content, config, ttl)
+
+
+def _messages(
+    members: Sequence[Member], kind: str, content: RecordDict, config: Mapping[str, Scalar], ttl: float
+) -> list[Addressed]:
+    """Return one message for each client, each with a copy of the content."""
+    group, ttl = str(config[keys.SERVER_ROUND]), max(ttl, 0.001)
+    first = [Message(content, member.node_id, kind, ttl=ttl, group_id=group) for member in members[:1]]
     return [(member, readdressed(first[0], member.node_id)) for member in members]
-
-
-def _message(member: Member, kind: str, content: RecordDict, config: Mapping[str, Scalar], ttl: float) -> Message:
-    group = str(config[keys.SERVER_ROUND])
-    return Message(content, member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)
