@@ -23,7 +23,7 @@ from fedappeal.settings.config import CountOrZero, Positive
 from strategies.rounds.strategy import Strategy, StrategySettings
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 
 class InnerSteps(PersonalModels):
@@ -83,20 +83,18 @@ class PerFedAvg(Strategy):
 
             alpha, parameters, draws = self.settings.maml_learning_rate, trainable(model), self.draws()
 
-            def gradient(batch: "Tensor", differentiable: bool = False) -> "list[Tensor]":
-                return gradients_of(problem.loss_of(model, batch), parameters, differentiable)[0]
-
             minibatches = problem.minibatches()
             for step in zip(*[minibatches] * draws, strict=True):
                 start = [p.detach().clone() for p in parameters]
-                inner = gradient(step[0])
+                inner = problem.gradient_of(model, step[0])[0]
                 with torch.no_grad():
                     torch._foreach_add_(parameters, inner, alpha=-alpha)
-                outer = list(gradient(step[1]))
+                outer = problem.gradient_of(model, step[1])[0]
                 with torch.no_grad():
                     torch._foreach_copy_(parameters, start)
                 if draws == 3:
-                    slopes = [(s, o) for s, o in zip(gradient(step[2], True), outer, strict=True) if s.requires_grad]
+                    bending = gradients_of(problem.loss_of(model, step[2]), parameters, differentiable=True)[0]
+                    slopes = [(s, o) for s, o in zip(bending, outer, strict=True) if s.requires_grad]
                     of, along = zip(*slopes, strict=True)
                     bent = torch.autograd.grad(of, parameters, along, materialize_grads=True)
                     # Not in place: autograd may return one tensor as the gradient of two parameters.

@@ -80,20 +80,15 @@ class PFedMe(Strategy):
             """Train a model in place."""
             import torch
 
-            from client.training.descent import gradients_of, trainable
+            from client.training.descent import trainable
 
             settings, theta = self.settings, trainable(model)
             local = [p.detach().clone() for p in theta]
             for batch in problem.minibatches():
                 for _ in range(settings.moreau_steps):
-                    gradients, unused = gradients_of(problem.loss_of(model, batch), theta)
-                    with torch.no_grad():
-                        pull = torch._foreach_sub(theta, local)
-                        torch._foreach_mul_(pull, settings.moreau_lambda)
-                        torch._foreach_add_(pull, gradients)
-                        for place in unused:
-                            pull[place].zero_()
-                        torch._foreach_add_(theta, pull, alpha=-settings.personal_learning_rate)
+                    problem.proximal_step(
+                        model, batch, local, settings.moreau_lambda, settings.personal_learning_rate
+                    )
                 with torch.no_grad():
                     torch._foreach_lerp_(local, theta, problem.settings.learning_rate * settings.moreau_lambda)
             with torch.no_grad():

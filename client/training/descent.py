@@ -53,7 +53,7 @@ def descend(model: nn.Module, problem: LocalProblem, terms: Sequence[GradientTer
     training = problem.settings
     for batch in problem.minibatches():
         gradients: Tensors
-        gradients, unused = gradients_of(problem.loss_of(model, batch), parameters)
+        gradients, unused = problem.gradient_of(model, batch)
         with torch.no_grad():
             # Nothing is added in place: autograd hands out one tensor twice where two parameters are only added up.
             for term in terms:

@@ -5,7 +5,7 @@ which does the same for many clients side by side; the same code decides what is
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from client.learner import Job
 from client.limits.guard import Deadline
+from client.training.descent import gradients_of, trainable
 from client.training.devices import on_device, on_host
 from client.training.models import FLOAT32, arrays_of, evaluate, forward, load_arrays, mean_gradient
 from client.training.noise import KEYED, Noise, begin_forward_pass, keyed_dropout, seeded_noise
@@ -22,6 +23,7 @@ from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.training import LocalTrainingSettings
+from fedappeal.system.last_result import LastResult
 from fedappeal.tasks.task import Split, Task
 
 
@@ -43,6 +45,7 @@ class TrainingProblem:
     settings: LocalTrainingSettings
     deadline: Deadline | None = None
     _passes: Iterator[int] = field(default_factory=itertools.count, init=False)
+    _trainable: LastResult[list[Tensor]] = field(default_factory=lambda: LastResult(trainable), init=False)
 
     def minibatches(self) -> Iterator[Tensor]:
         """Yield the indices of one minibatch after another, on the device of the inputs."""
@@ -60,6 +63,24 @@ class TrainingProblem:
         begin_forward_pass(next(self._passes))
         batch = self.data.take(minibatch)
         return self.task.loss(forward(self.task, model, batch.x, self.settings.training_precision), batch.y)
+
+    def gradient_of(self, model: nn.Module, minibatch: Tensor) -> tuple[list[Tensor], list[int]]:
+        """Return that loss's gradient by the trained parameters, and the places of those that it does not use."""
+        return gradients_of(self.loss_of(model, minibatch), self._trainable(model))
+
+    def proximal_step(
+        self, model: nn.Module, minibatch: Tensor, centre: Sequence[Tensor], strength: float, rate: float
+    ) -> None:
+        """Take one step down that loss plus ``strength / 2 |w - centre|^2``, in place."""
+        parameters = self._trainable(model)
+        gradients, unused = self.gradient_of(model, minibatch)
+        with torch.no_grad():
+            pull = torch._foreach_sub(parameters, list(centre))
+            torch._foreach_mul_(pull, strength)
+            torch._foreach_add_(pull, gradients)
+            for place in unused:
+                pull[place].zero_()
+            torch._foreach_add_(parameters, pull, alpha=-rate)
 
 
 @dataclass(frozen=True, eq=False)

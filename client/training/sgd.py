@@ -60,13 +60,13 @@ class AdamW(LocalRule):
         """
         import torch
 
-        from client.training.descent import gradients_of, trainable
+        from client.training.descent import trainable
 
         settings, training, parameters = self.settings, problem.settings, trainable(model)
         means, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
         steps = [0] * len(parameters)
         for batch in problem.minibatches():
-            gradients, unused = gradients_of(problem.loss_of(model, batch), parameters)
+            gradients, unused = problem.gradient_of(model, batch)
             used = [place for place in range(len(parameters)) if place not in unused]
             g, p, first, second = ([of[i] for i in used] for of in (gradients, parameters, means, squares))
             for place in used:

@@ -97,6 +97,25 @@ class LocalProblem(Protocol):
             LimitReached: where the time for training is over.
         """
 
+    def gradient_of(self, model: "nn.Module", minibatch: "Tensor") -> "tuple[list[Tensor], list[int]]":
+        """Return that loss's gradient by the trained parameters, and the places of those that it does not use.
+
+        In the model's order; zeros at those places. Of several clients this is faster than `loss_of` and autograd.
+        """
+
+    def proximal_step(
+        self, model: "nn.Module", minibatch: "Tensor", centre: "Sequence[Tensor]", strength: float, rate: float
+    ) -> None:
+        """Take one step down that loss plus ``strength / 2 |w - centre|^2``, in place.
+
+        Args:
+            model: w; parameters that the loss does not use stay.
+            minibatch: its indices.
+            centre: one tensor a trained parameter, in the model's order.
+            strength: factor of the pull.
+            rate: learning rate.
+        """
+
 
 class TrainingJob(Protocol):
     """One joined TRAIN, as a local rule sees it.

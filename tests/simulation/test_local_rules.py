@@ -14,6 +14,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.forms.batched import Examples
+from fedappeal.simulation.forms.layered import LayeredForm
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
@@ -106,6 +107,24 @@ def test_batched_clients_follow_the_schedule_as_sequential_ones_do(
     constant = simulated(tmp_path / "constant", config.model_copy(update={"lr_schedule": "constant"}))
     there = read_safetensors(constant.path / MODEL)[0]
     assert any(abs(values - there[name]).max() > 1e-3 for name, values in one.items())
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"strategy": "pfedme"}, {"local_rule": "adamw"}, {"strategy": "perfedavg", "perfedavg__maml_order": "first"}],
+)
+def test_by_layers_first_order_rules_build_no_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
+) -> None:
+    """Their gradients come from the layers' own backward pass: autograd over the layers takes half as long again."""
+
+    def refused(*_: Any) -> None:
+        raise AssertionError("a loss for autograd was asked for")
+
+    monkeypatch.setattr(LayeredForm, "loss", refused)
+    config = config_of(**{"local_rule": "auto", "strategy": "fedavg", "participation": "always"} | rule, rounds=1)
+    run = simulated(tmp_path, config, "layers")
+    assert [(line["joined"], line["failed"]) for line in Record(run.path).history] == [(3, 0)]
 
 
 @pytest.mark.parametrize("rule", ["pfedme", "perfedavg"])

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from client.training.descent import gradients_of, trainable
+from client.training.descent import trainable
 from fedappeal.core.local_rule import LocalProblem, LocalRule
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import Positive
@@ -35,7 +35,7 @@ class Mine(LocalRule):
         parameters = trainable(model)
         for batch in problem.minibatches():  # as many as the run says, of the run's size
             # Zeros where the loss does not depend on a parameter: it stays as it is.
-            gradients, _ = gradients_of(problem.loss_of(model, batch), parameters)
+            gradients, _ = problem.gradient_of(model, batch)
             norm = torch.stack([(g * g).sum() for g in gradients]).sum().sqrt()
             step = problem.settings.learning_rate * (self.settings.longest / norm).clamp_max(1.0)
             with torch.no_grad():

@@ -8,7 +8,7 @@ the form's: by batched layers (`layered`), or by PyTorch's vmap (`vectorised`).
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -72,6 +72,16 @@ class Target:
     arrays: Parameters
     alpha: float = 1.0
     keep: float = 1.0
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """Add the gradient by one parameter."""
+        if self.keep != 1:
+            self.arrays[name].mul_(self.keep)
+        self.arrays[name].add_(gradient, alpha=self.alpha)
+
+    def add_product(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Add the gradient by one parameter, the clients' products of two matrices each, in one pass."""
+        self.arrays[name].baddbmm_(left, right, beta=self.keep, alpha=self.alpha)
 
 
 class BatchedForm(Protocol):
@@ -239,20 +249,21 @@ def train(
         terms: what the local rule adds to each gradient; None: nothing.
     """
     lr, decay = training.learning_rate, training.weight_decay
-    needs_before = bool(decay) or (terms is not None and terms.needs_before)
     velocity = {name: torch.zeros_like(p) for name, p in clients.trained.items()} if training.momentum else {}
     for step, active in enumerate(batches.active):
         here, moving = clients.first(active), _first(active, velocity)
         rows, weights = batches.rows[step, :active], batches.weights[step, :active]
         # With momentum the gradient goes into the velocity, without it straight into the parameters.
-        target = Target(moving, keep=training.momentum) if moving else Target(here.trained, -lr)
-        before = {name: p.clone() for name, p in here.trained.items()} if needs_before else {}
+        target = Target(moving, keep=training.momentum) if moving else Target(here.trained, -lr, 1 - lr * decay)
+        before: Parameters = {}
+        if terms is not None and terms.needs_before:
+            before = here.trained if moving else {name: p.clone() for name, p in here.trained.items()}
         begin_forward_pass(step)
         form.add_gradient(here, examples.take(rows), weights, target, training=True)
         used = [name for name in target.arrays if name not in form.unused]
         for name in used:
-            if decay:
-                target.arrays[name].add_(before[name], alpha=target.alpha * decay)
+            if moving and decay:
+                moving[name].add_(here.trained[name], alpha=decay)
             if terms is not None:
                 terms.add(name, target.arrays[name], before.get(name, _NOT_KEPT), active, target.alpha)
         if moving:
@@ -286,6 +297,33 @@ class StackedProblem:
         """Return the sum of the clients' losses, whose gradient by a client's parameters is its own loss's."""
         begin_forward_pass(next(self._passes))
         return self.form.loss(self.clients, self._taken(minibatch), self.batches.weights[0])
+
+    def gradient_of(self, model: nn.Module, minibatch: Tensor) -> tuple[list[Tensor], list[int]]:
+        """Return the gradients of the clients' losses, and the places of unused parameters."""
+        gradients = {name: torch.zeros_like(p) for name, p in self._values.trained.items()}
+        unused = self._add_gradient(minibatch, Target(gradients))
+        return list(gradients.values()), [place for place, name in enumerate(gradients) if name in unused]
+
+    def proximal_step(
+        self, model: nn.Module, minibatch: Tensor, centre: Sequence[Tensor], strength: float, rate: float
+    ) -> None:
+        """Take one step of all clients, in two passes over their parameters."""
+        values = self._values.trained
+        unused = self._add_gradient(minibatch, Target(values, -rate, 1 - rate * strength))
+        moved = [(p, c) for (name, p), c in zip(values.items(), centre, strict=True) if name not in unused]
+        torch._foreach_add_(*zip(*moved, strict=True), alpha=rate * strength)
+
+    @torch.no_grad()
+    def _add_gradient(self, minibatch: Tensor, target: Target) -> Collection[str]:
+        """Add the gradients of the clients' losses, and return the names of unused parameters."""
+        begin_forward_pass(next(self._passes))
+        self.form.add_gradient(self._values, self._taken(minibatch), self.batches.weights[0], target, training=True)
+        return self.form.unused
+
+    @cached_property
+    def _values(self) -> Cohort:
+        """The clients' models without autograd, in the same memory."""
+        return replace(self.clients, trained={name: p.detach() for name, p in self.clients.trained.items()})
 
     @cached_property
     def _taken(self) -> Callable[[Tensor], Split]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedappeal.simulation.forms.batched import Parameters
+from fedappeal.simulation.forms.batched import Parameters, Target
 
 ONE_BY_ONE = {"cpu"}
 """Devices on which clients' convolutions are done one after another."""
@@ -57,7 +57,7 @@ class Conv2d:
         side_by_side = functional.conv2d(_channels(x), weight.flatten(0, 1), flat_bias, *self._how, groups)
         return _clients(side_by_side, len(x))
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
         """Return the gradient of the inputs; add those of weight and bias."""
         weight, x = parameters[self._weight], self._x
         clients, outputs = weight.shape[:2]
@@ -72,9 +72,9 @@ class Conv2d:
             below, of_weight, of_bias = self._backward(*side_by_side, clients, wanted)
             below = None if below is None else _clients(below, clients)
         assert of_weight is not None
-        into[self._weight].add_(of_weight.view_as(weight), alpha=alpha)
+        target.add(self._weight, of_weight.view_as(weight))
         if of_bias is not None:
-            into[self._bias].add_(of_bias.view(clients, outputs), alpha=alpha)
+            target.add(self._bias, of_bias.view(clients, outputs))
         return grad if below is None else below
 
     def _backward_by_patches(self, grad: Tensor, x: Tensor, weight: Tensor, first: bool) -> Gradients:

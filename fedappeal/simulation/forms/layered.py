@@ -66,14 +66,14 @@ class BatchedModel:
             x = layer.forward(x, parameters, training)
         return x
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float) -> None:
-        """Add ``alpha`` times the gradient to ``into``, by backpropagation.
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target) -> None:
+        """Add the gradient to its target, by backpropagation.
 
         Given the gradient of the logits of the last `forward`.
         """
         layers, first = self.layers[self._training], self._first_trained[self._training]
         for i in range(len(layers) - 1, first - 1, -1):
-            grad = layers[i].backward(grad, parameters, into, alpha, i == first)
+            grad = layers[i].backward(grad, parameters, target, i == first)
 
 
 def _pooled_first(layers: Iterable[Layer]) -> list[Layer]:
@@ -313,8 +313,6 @@ class LayeredForm:
         Each layer is used in each step.
         """
         x, y = self._tensors(batch)
-        if target.keep != 1:
-            torch._foreach_mul_(list(target.arrays.values()), target.keep)
         logits = self.model.forward(x, clients.trained, training)
         if self._adds_up:
             gradient = self._loss_gradient(logits.flatten(0, 1), y.flatten(0, 1)).view_as(logits)
@@ -324,7 +322,7 @@ class LayeredForm:
                 part = logits[of_client, :count], y[of_client, :count]
                 gradient[of_client, :count] = self._loss_gradient(*part)
         gradient.mul_(weights.view(*weights.shape, *[1] * (logits.ndim - weights.ndim)))
-        self.model.backward(gradient, clients.trained, target.arrays, target.alpha)
+        self.model.backward(gradient, clients.trained, target)
 
     def loss(self, clients: Cohort, batch: Split, weights: Tensor) -> Tensor:
         """Return the sum of the clients' mean losses: autograd goes through the same layers."""

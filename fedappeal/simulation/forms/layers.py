@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from client.training.noise import active_masks
-from fedappeal.simulation.forms.batched import Parameters
+from fedappeal.simulation.forms.batched import Parameters, Target
 from fedappeal.simulation.forms.convolution import Conv2d
 
 
@@ -29,14 +29,13 @@ class Layer(Protocol):
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
         """Return activations of shape ``(clients, batch, ...)``; ``x`` stays as it is."""
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """Add ``alpha`` times the parameters' gradients to ``into``; return the gradient of the input.
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
+        """Add the parameters' gradients to their target; return the gradient of the input.
 
         Args:
             grad: gradient of the output; may be changed in place.
             parameters: as in ``forward``.
-            into: what the gradients are added to; may be the parameters themselves.
-            alpha: factor.
+            target: where the gradients are added; may hold the parameters themselves.
             first: whether the gradient of the input is not needed; anything may be returned then.
         """
 
@@ -78,13 +77,13 @@ class Linear:
             y = torch.bmm(self._x, weight)
         return y.view(*self._shape[:-1], y.shape[-1])
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
         """Return the gradient of the inputs; add those of weight and bias."""
         grad = grad.reshape(grad.shape[0], -1, grad.shape[-1])
         below = grad if first else torch.bmm(grad, parameters[self._weight]).view(self._shape)
-        into[self._weight].baddbmm_(grad.transpose(1, 2), self._x, alpha=alpha)
+        target.add_product(self._weight, grad.transpose(1, 2), self._x)
         if self._bias:
-            into[self._bias].add_(grad.sum(1), alpha=alpha)
+            target.add(self._bias, grad.sum(1))
         del self._x
         return below
 
@@ -111,15 +110,15 @@ class LayerNorm:
             y = y + self._over(parameters[self._bias], x)
         return y
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
         """Return the gradient of the inputs; add those of weight and bias."""
         between = tuple(range(1, grad.ndim - len(self._shape)))
         if self._bias:
-            into[self._bias].add_(grad.sum(between), alpha=alpha)
+            target.add(self._bias, grad.sum(between))
         if self._weight:
             of_weight = (grad * self._normal).sum(between)
             grad = grad * self._over(parameters[self._weight], grad)
-            into[self._weight].add_(of_weight, alpha=alpha)
+            target.add(self._weight, of_weight)
         below: Tensor = torch.ops.aten.native_layer_norm_backward(
             grad.contiguous(), self._x, self._shape, self._mean, self._rstd, None, None, [True, False, False]
         )[0]
@@ -134,7 +133,7 @@ class ReLU:
         self._y = x.relu()
         return self._y
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
         """Return the gradient where the output was positive, 0 elsewhere."""
         return torch.ops.aten.threshold_backward(grad, self._y, 0)  # type: ignore[no-any-return]
 
@@ -160,7 +159,7 @@ class Dropout:
             self._mask.div_(self._keep)
         return x * self._mask
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
         """Return the gradient times the forward pass's mask."""
         return grad if self._mask is None else grad.mul_(self._mask)
 
@@ -176,7 +175,7 @@ class Reshape:
         self._shape = x.shape
         return self._reshape(x)
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
         """Return the gradient in the inputs' shape."""
         return grad.reshape(self._shape)
 
@@ -218,7 +217,7 @@ class MaxPool2d:
         self._y = y
         return y
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
         """Return the gradient at each window's first maximum, as PyTorch does."""
         x = self._x
         del self._x
@@ -230,9 +229,9 @@ class MaxPool2d:
             return flat.view(x.shape)
         below = torch.zeros_like(x)
         rest = grad.clone()
-        for values, target in zip(self._views(x), self._views(below), strict=True):
-            torch.mul(rest, values == self._y, out=target)
-            rest -= target
+        for values, of_values in zip(self._views(x), self._views(below), strict=True):
+            torch.mul(rest, values == self._y, out=of_values)
+            rest -= of_values
         del self._y
         return below
 
@@ -275,7 +274,7 @@ class EachExample:
             self._y = y.view(*x.shape[:2], *y.shape[1:])
         return self._y if x.requires_grad else self._y.detach()
 
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+    def backward(self, grad: Tensor, parameters: Parameters, target: Target, first: bool) -> Tensor:
         """Return the gradient of the inputs by PyTorch's autograd."""
         below: Tensor = torch.autograd.grad(self._y, self._x, grad)[0]
         return below

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from client.training.sgd import SGD, AdamW
 from fedappeal.core.local_rule import LocalRule
-from fedappeal.simulation.forms.batched import Cohort, Examples, line_up, train
+from fedappeal.simulation.forms.batched import Cohort, Examples, line_up, train, train_stacked
 from fedappeal.simulation.forms.layered import LayeredForm
 from fedappeal.simulation.forms.vectorised import VmapForm
 from strategies import FedProx, PerFedAvg, PFedMe, Scaffold
@@ -135,6 +135,27 @@ def test_side_by_side_by_vmap_it_stays_too(settings: dict[str, float], rule: Loc
     rule.train(model, local_problem(nn.functional.cross_entropy, X, Y, BATCHES, training(**settings)))
     for name, p in model.named_parameters():
         torch.testing.assert_close(stacked[name][3], p.detach(), rtol=1e-10, atol=1e-12)
+    assert torch.equal(stacked["spare.weight"][0], Spare().spare.weight)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        AdamW(AdamW.Settings(eps=1e-3)),
+        PFedMe.LocalRule(PFedMe.Settings()),
+        PerFedAvg.LocalRule(PerFedAvg.Settings(maml_order="first")),
+    ],
+)
+def test_side_by_side_it_stays_by_rules_that_stack(rule: LocalRule) -> None:
+    form = VmapForm(GivenLoss(nn.functional.cross_entropy), Spare())
+    stacked = {name: torch.stack([p.detach()] * 4) for name, p in Spare().named_parameters()}
+    examples = Examples(X.repeat(4, 1), Y.repeat(4), [0, 12, 24, 36, 48])
+    batches, _ = line_up([torch.from_numpy(BATCHES) + 12 * k for k in range(4)], torch.device("cpu"))
+    train_stacked(form, Cohort(stacked), examples, batches, training(), rule)
+    model = Spare()
+    rule.train(model, local_problem(nn.functional.cross_entropy, X, Y, BATCHES, training()))
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(stacked[name][3], p.detach(), rtol=1e-9, atol=1e-11)
     assert torch.equal(stacked["spare.weight"][0], Spare().spare.weight)
 
 

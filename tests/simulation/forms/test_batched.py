@@ -216,7 +216,7 @@ def test_dropout_keeps_the_mean_and_only_in_training() -> None:
     assert out.mean().item() == pytest.approx(1.0, abs=0.02)
     # The gradient passes where the unit was kept, scaled alike: d sum / dw = sum of the kept, scaled inputs.
     into = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    model.backward(torch.ones_like(out), parameters, into, 1.0)
+    model.backward(torch.ones_like(out), parameters, Target(into))
     torch.testing.assert_close(into["0.weight"].flatten(), out.sum(dim=(1, 2)), rtol=1e-4, atol=0.0)
     assert torch.equal(model.forward(x, parameters, training=False), x)
 

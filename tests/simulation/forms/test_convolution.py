@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedappeal.simulation.forms.batched import Target
 from fedappeal.simulation.forms.layers import batched_layer
 
 BY_PATCHES, ONE_BY_ONE = 2, 8
@@ -32,7 +33,7 @@ def compared(inputs: int, first: bool, **how: Any) -> None:
         if inputs == BY_PATCHES:
             patched.setattr(functional, "conv2d", _not_to_be_called)
         found = layer.forward(x, parameters, True)
-        below = layer.backward(grad, parameters, into, 1.0, first)
+        below = layer.backward(grad, parameters, Target(into), first)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert found.stride(2) == 1, "channels are not last in memory"
     for k, module in enumerate(modules):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from fedappeal.simulation.forms.batched import Target
 from fedappeal.simulation.forms.layers import max_pool2d
 
 
@@ -26,7 +27,7 @@ def test_values_and_gradients_are_pytorchs(kernel: Any, size: tuple[int, int], l
     assert (found.stride(2) == 1) is last, "the order in memory stays"
     grad = torch.randn(found.shape, generator=draws)
     (below,) = torch.autograd.grad(expected, own, grad.flatten(0, 1))
-    assert torch.equal(layer.backward(grad, {}, {}, 1.0, False).flatten(0, 1), below)
+    assert torch.equal(layer.backward(grad, {}, Target({}), False).flatten(0, 1), below)
 
 
 @pytest.mark.parametrize(
