@@ -144,7 +144,7 @@ class InProcess:
 
         Raises:
             ConfigError: the cluster cannot be reached, or has no room.
-            RunEnded: some did not finish.
+            RunUnfinished: some did not finish.
         """
         ray = self.machine.ray
         # Before anything is shown or written: a cluster that cannot be reached is found here.
@@ -163,7 +163,7 @@ class InProcess:
         """Continue a checked run, and show it; ``usable``: as in `server.checkpoints.newest_usable`.
 
         Raises:
-            RunEnded: it did not finish.
+            RunUnfinished: it did not finish.
         """
         plan.mend(observers.complain, usable)
         for line in self.simulation.notes():

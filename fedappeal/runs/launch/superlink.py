@@ -74,7 +74,7 @@ class LocalProcesses:
         """Run, or continue, a checked run until it has finished, and show it.
 
         Raises:
-            RunEnded: it did not finish; all processes that were started have ended.
+            RunUnfinished: it did not finish; all processes that were started have ended.
         """
         data_dir = str(Path(plan.data_dir).absolute()) if plan.data_dir else ""
         runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device, "transport": self.transport}
@@ -206,7 +206,7 @@ class Submission:
         """Submit a checked run, and show it until it has ended, unless told not to.
 
         Raises:
-            RunEnded: it was refused, it failed, or this command does not wait for it any more.
+            RunUnfinished: it was refused, it failed, or this command does not wait for it any more.
         """
         path, superlink = plan.path, self.superlink
         if plan.resumes:
