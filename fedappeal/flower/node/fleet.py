@@ -67,7 +67,7 @@ COMPLETED, FAILED, STOPPED = ENDS = ("completed", "failed", "stopped")
 """How a run ends."""
 
 
-class RunUnfinished(MessageDropped):
+class RunEnded(MessageDropped):
     """A run that has ended.
 
     Attributes:

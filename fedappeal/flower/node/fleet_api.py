@@ -277,7 +277,7 @@ class FleetApi(ABC):
         text = flower_error.message if flower_error else " ".join(details.split())[:300]
         if status == HTTPStatus.FORBIDDEN and flower_error:
             how = flower_error.public_details or ""
-            return fleet.RunUnfinished(f"its run has ended ({text})", how if how in fleet.ENDS else "")
+            return fleet.RunEnded(f"its run has ended ({text})", how if how in fleet.ENDS else "")
         if status == HTTPStatus.UNAUTHORIZED and UNKNOWN_NODE in text:
             return fleet.NodeForgotten(f"{the_superlink} does not know this node any more")
         if status == HTTPStatus.UNAUTHORIZED and WRONG_TIME in text:
