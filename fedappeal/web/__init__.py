@@ -1,1 +1,1 @@
-"""The ground of pages on this machine: access, server, server-sent events, token."""
+"""The ground of pages on this machine: access, server, buttons."""

@@ -115,7 +115,7 @@ _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):([0-9]{1,5})")
 _START = 10.0
 """Seconds in which the server has to stand."""
 _GRACE = 1
-"""Seconds that requests, event streams among them, are given when it ends."""
+"""Seconds that requests are given when it ends."""
 _END = 5.0
 
 
@@ -213,7 +213,7 @@ def serve_page(
 ) -> Iterator[ServedPage]:
     """Serve a page behind its token during the block.
 
-    Open event streams are then cut within a second.
+    Answers that are under way are then cut within a second.
 
     Args:
         app: the page, an ASGI app.

@@ -1,8 +1,8 @@
 """`fedappeal simulate --page`: the live page of a simulation, while it runs."""
 
-import json
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,16 +41,9 @@ class Visiting(Tracker):
         url = self.address.read_text().strip()
         with httpx.Client(follow_redirects=True, trust_env=False, timeout=30) as client:
             assert client.get(url).status_code == 200
-            with client.stream("GET", f"{url.split('?')[0]}events") as stream:
-                for line in stream.iter_lines():  # the first may be of before the page has looked
-                    kind, _, text = line.partition(": ")
-                    if kind == "event":
-                        event = text
-                    elif kind == "data":
-                        told = json.loads(text)
-                        self.told |= told if event == "all" else {event: told}
-                        if self.told.get("rounds") and self.told["clients"]["total"]:
-                            return
+            while not (self.told.get("rounds") and self.told["clients"]["total"]):  # before the page has looked
+                self.told |= client.get(f"{url.split('?')[0]}data.json").json()
+                time.sleep(0.1)
 
 
 def test_a_simulation_has_a_page_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
 """The live page of a real SuperLink: its nodes by their names, a paused one, stop and resume, over HTTP."""
 
-import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,14 @@ class Reader:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
+        seen = 0
         try:
-            with self.client.stream("GET", "/events") as stream:
-                name = ""
-                for line in stream.iter_lines():
-                    if line.startswith("event: "):
-                        name = line.removeprefix("event: ")
-                    elif line.startswith("data: "):
-                        data = json.loads(line.removeprefix("data: "))
-                        self.shown |= data if name == "all" else {name: data}
-        except httpx.HTTPError:
+            while True:
+                news = self.client.get("/data.json", params={"seen": seen}).json()
+                self.shown |= news
+                seen = news["seen"]
+                time.sleep(0.2)
+        except (httpx.HTTPError, RuntimeError):  # RuntimeError: this end was closed
             self.ended.set()
 
     def clients(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from fedappeal.views.live.members import CHANGES, Members
 from fedappeal.views.live.page import live_page, page_app
 from fedappeal.views.live.view import View
 from fedappeal.web.access import MOST_BODY
-from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, ServedPage, serve_page
 from tests.views.live.admission import SuperLinkOfMembers, a_public_key, an_opened_folder
 
@@ -55,8 +54,7 @@ class Counted:
 def a_page(name: str, folder: Path) -> tuple[Starlette, dict[str, int]]:
     if name == "volunteer":
         return volunteer_app(folder), dict(BODIES)
-    view = View(ForeignRun())
-    return page_app(view, Events(view.everything)), {}
+    return page_app(View(ForeignRun())), {}
 
 
 PAGES = [(name, path) for name in ("operator", "volunteer") for path in buttons(a_page(name, Path("/nowhere"))[0])]
@@ -167,17 +165,21 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 def listening(opened: Open) -> Iterator[list[str]]:
     """Take down all that another open page of the operator is told, during the block."""
     told: list[str] = []
-    ready = threading.Event()
+    ready, ended = threading.Event(), threading.Event()
 
     def read() -> None:
-        with suppress(httpx.HTTPError), opened.client.stream("GET", "/events") as stream:
-            for line in stream.iter_lines():
-                told.append(line)
-                ready.set()
+        seen = 0
+        while not ended.wait(0.05):
+            told.append((answer := opened.client.get("/data.json", params={"seen": seen})).text)
+            seen = answer.json()["seen"]
+            ready.set()
 
-    threading.Thread(target=read, daemon=True).start()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     assert ready.wait(30)
     yield told
+    ended.set()
+    reader.join(30)
 
 
 def test_the_secret_is_in_one_answer_and_nowhere_else(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
@@ -214,7 +216,7 @@ def test_a_visitor_without_the_token_sees_nothing_of_members_and_changes_none(op
     (node,) = opened.superlink.listed
     visitor = httpx.Client(base_url=f"http://{opened.page.address}", trust_env=False, timeout=30)
     with visitor:
-        for path in ("/", "/events", "/report", "/charts.json", "/invite", "/static/page.js"):
+        for path in ("/", "/data.json", "/report", "/charts.json", "/invite", "/static/page.js"):
             for headers in ({}, {"Authorization": f"Bearer {WRONG}"}):
                 answer = visitor.get(path, headers=headers)
                 assert answer.status_code == 403
@@ -290,4 +292,4 @@ def test_a_thousand_quick_presses_leave_the_page_and_its_file_whole(opened: Open
     assert (len(kept), len({one.name for one in kept})) == (1000, 1000)
     longest = max(len(text) for text in told)
     assert longest < 100_000, "an open page is told of a bounded number"
-    assert json.loads(next(text for text in reversed(told) if text.startswith("data: ")).removeprefix("data: "))
+    assert json.loads(told[-1])

@@ -74,7 +74,7 @@ def test_a_decision_has_one_look_in_every_view() -> None:
         assert LOOK_FIELDS[word] == {"title": look.title, "sign": look.sign, "colour": look.colour}
         assert app._COLOURS[look.title] == look.colour
     assert set(stayed._LOOKS.values()) <= {*LOOKS.values(), NOT_ASKED}
-    assert View.everything.__globals__["LOOK_FIELDS"] is LOOK_FIELDS, "the live page is told of the same table"
+    assert View.news.__globals__["LOOK_FIELDS"] is LOOK_FIELDS, "the live page is told of the same table"
 
 
 def test_no_other_file_has_colours_or_signs_of_decisions() -> None:

@@ -1,17 +1,20 @@
 """A page's server: an address with a token, one line where its port is taken, and an end that comes."""
 
+import asyncio
 import logging
 import socket
 import threading
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.web import serving
-from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, serve_page
 from tests.ports import free_port
 from tests.web.pages import small_page
@@ -75,18 +78,28 @@ def test_a_page_in_a_container_knows_its_published_host_alone() -> None:
             assert answer.status_code == status
 
 
-def test_it_ends_with_an_event_stream_open() -> None:
-    events = Events(lambda: ("state", {"round": 1}))
+def test_it_ends_with_an_answer_under_way() -> None:
+    left = threading.Event()
+
+    async def endless(request: Request) -> Response:
+        async def texts() -> AsyncIterator[str]:
+            try:
+                while True:
+                    yield "again\n"
+                    await asyncio.sleep(0.05)
+            finally:
+                left.set()
+
+        return StreamingResponse(texts())
+
     with httpx.Client(trust_env=False, timeout=30) as client:
-        with serve_page(small_page(Route("/events", events.endpoint)), PagePlace(0)) as page:
+        with serve_page(small_page(Route("/endless", endless)), PagePlace(0)) as page:
             known = {"Authorization": f"Bearer {page.token}"}
-            stream = client.send(
-                client.build_request("GET", f"http://{page.address}/events", headers=known), stream=True
-            )
-            lines = stream.iter_lines()
-            assert next(lines) == "event: state"
+            request = client.build_request("GET", f"http://{page.address}/endless", headers=known)
+            stream = client.send(request, stream=True)
+            assert next(stream.iter_lines()) == "again"
         assert not [thread for thread in threading.enumerate() if thread.name == "fedappeal-page"]
-        assert events.readers == 0
+        assert left.is_set()
         stream.close()
 
 

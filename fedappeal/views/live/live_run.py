@@ -69,8 +69,8 @@ class LiveRun:
         state = self._snapshot.state
         return INTERRUPTED if state == RUNNING and self._abandoned else state
 
-    def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """Read the new lines; return new rounds, and whether all was read anew."""
+    def read(self) -> bool:
+        """Read the new lines; return whether all was read anew."""
         # Asked before the events are read: a process that ended by then has written its last word.
         self._abandoned = RunFolder.is_held(self.path) is False
         news = self._follower.read()
@@ -85,9 +85,8 @@ class LiveRun:
             self.clients.event(line)
         self.clients.decided(news.decisions)
         self._metric = Record(self.path).metric  # known once a round is over
-        shown = [self._line(line) for line in news.rounds]
-        self.rounds = (self.rounds + shown)[-MOST_ROUNDS:]
-        return shown, news.anew
+        self.rounds = [*self.rounds, *map(self._line, news.rounds)][-MOST_ROUNDS:]
+        return news.anew
 
     def _line(self, line: dict[str, Any]) -> dict[str, Any]:
         """Record a round of the history; return the page's entry of it."""

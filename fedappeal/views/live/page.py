@@ -1,7 +1,8 @@
-"""The live page as an app: its files, the stream of what changes, the charts, and what its buttons do."""
+"""The live page as an app: its files, what is new each second, the charts, and what its buttons do."""
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -30,7 +31,6 @@ from fedappeal.views.report.recorded import NO_NAMES
 from fedappeal.views.report.report import DRAWING, report_text, run_charts
 from fedappeal.web.access import CHART_POLICY
 from fedappeal.web.buttons import Act, button
-from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, ServedPage, serve_page
 
 REPORT_POLICY = (
@@ -38,8 +38,6 @@ REPORT_POLICY = (
     "img-src data: blob:; frame-ancestors 'none'"
 )
 """A report's scripts are its own, and of no origin: they reach neither this page nor its cookie."""
-STAYS = 3.0
-"""Seconds for which an open page outlives the end of its run: it fetches the last charts."""
 SHORTEST = 5.0
 """Seconds, at least, until charts are made again."""
 
@@ -103,13 +101,9 @@ def _charts_text(path: Path | None, names: Callable[[Path], Mapping[str, str]]) 
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
-_JOIN = 5.0
-EVERY = 1.0
-"""Seconds, at least, between two looks at the run's folder, while a page is open; `LONGEST`: at most."""
-LONGEST = 1.5
 
 
-def page_app(view: View, events: Events) -> Starlette:
+def page_app(view: View) -> Starlette:
     """Return the live page, an ASGI app."""
 
     def names(path: Path) -> dict[str, str]:
@@ -122,6 +116,10 @@ def page_app(view: View, events: Events) -> Starlette:
 
     async def drawing(request: Request) -> Response:
         return Response(DRAWING, media_type="text/javascript")
+
+    def news(request: Request) -> Response:
+        texts = (request.query_params.get(name, "") for name in ("seen", "after"))
+        return JSONResponse(view.news(*(int(text) if re.fullmatch("[0-9]{1,9}", text) else 0 for text in texts)))
 
     def chart_data(request: Request) -> Response:
         return Response(charts.text(), media_type="application/json")
@@ -148,7 +146,7 @@ def page_app(view: View, events: Events) -> Starlette:
     return Starlette(
         routes=[
             Route("/", index),
-            Route("/events", events.endpoint),
+            Route("/data.json", news),
             Route("/charts.json", chart_data),
             Route("/drawing.js", drawing),
             Route("/plotly.js", plotly),
@@ -177,43 +175,20 @@ def _total(rounds: str) -> int:
 
 @contextmanager
 def live_page(view: View, place: PagePlace) -> Iterator[ServedPage]:
-    """Serve a live page until the `with` ends.
+    """Serve a live page until the `with` ends, and a little longer where one is open: it shows how the run ended.
 
     Its folder is read while a page is open, and not else.
 
     Raises:
         ConfigError: as `fedappeal.web.serving.serve_page`.
     """
-    events = Events(view.everything)
-    ended = threading.Event()
-    view.refresh(events.tell)
-    with serve_page(page_app(view, events), place, CHART_POLICY) as page:
-        watcher = threading.Thread(target=_watch, args=(view, events, ended), name="fedappeal-watch", daemon=True)
-        watcher.start()
+    view.refresh()
+    with serve_page(page_app(view), place, CHART_POLICY) as page:
         try:
             yield page
         finally:
-            ended.set()
-            watcher.join(_JOIN + STAYS)
-
-
-def _watch(view: View, events: Events, ended: threading.Event) -> None:
-    """Update the page again and again, and once more at the end.
-
-    So open pages show how it ended.
-    """
-    over, ran_at = False, -STAYS
-    while not over:
-        wait = EVERY
-        if events.readers:
-            began = time.thread_time()
             try:
-                view.refresh(events.tell)
+                view.refresh()
             except Exception as error:  # a page that fails never fails the run
                 log.warning("page: %s: %s", type(error).__name__, error)
-            wait = min(LONGEST, max(EVERY, (time.thread_time() - began) / SHARE))
-        ran_at = ran_at if view.over else time.monotonic()
-        over = ended.is_set()
-        ended.wait(wait)
-    if events.readers and view.over:
-        time.sleep(max(0.0, ran_at + STAYS - time.monotonic()))
+            time.sleep(view.stays())

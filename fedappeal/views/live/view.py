@@ -22,14 +22,19 @@ from fedappeal.views.live.members import CHANGES, Members
 ASKED_EVERY = 3.0
 """Seconds, at least, between two questions to the SuperLink; `ASKED_WITHIN`: at most."""
 ASKED_WITHIN = 15.0
+LOOKED_EVERY = 0.75
+"""Seconds, at least, between two looks at the run's folder, while a page is open; `LOOKED_WITHIN`: at most."""
+LOOKED_WITHIN = 1.5
 SHARE = 0.003
 """Of the time of one core, what reading, questions to a SuperLink, and charts take at most, each."""
+STAYS = 3.0
+"""Seconds for which an open page outlives the end of its run: it fetches the last charts."""
+_OPEN = 2.5
+"""Seconds within which an open page asks again."""
 MOST_RUNS = 50
 _UNDER_WAY = ("pending", "starting", "running")
 _UNSAID = (WAITING, RUNNING, INTERRUPTED)
 """States of which the SuperLink may know more: a run that was stopped cannot say so."""
-
-Tell = Callable[[str, object], None]
 
 
 class View:
@@ -74,8 +79,13 @@ class View:
         self._problem, self._warning = "", ""
         self._certificate = ServedCertificate(superlink)
         self._next_question = 0.0
-        self._starting = threading.Lock()
+        self._starting, self._looking = threading.Lock(), threading.RLock()
         self._shown: dict[str, Any] = {}
+        self._look = self._anew = 0
+        """The number of the last look, and of the last one at which all was read anew: of another run, say."""
+        self._changed: dict[str, int] = {}
+        """The number of the look at which a section changed last, by its name."""
+        self._next_look, self._asked_at, self._ran_at = 0.0, -_OPEN, -STAYS
 
     @property
     def path(self) -> Path | None:
@@ -97,29 +107,47 @@ class View:
         run = self._shown.get("run")
         return str(run["state"]) if run else ""
 
-    def everything(self) -> tuple[str, object]:
-        """Return the event that says everything that was last read."""
-        rounds = self._run.rounds if self._run else []
-        return "all", {**self._shown, "rounds": rounds, "states": STATES, "looks": LOOK_FIELDS}
+    def news(self, seen: int = 0, after: int = 0) -> dict[str, Any]:
+        """Return what an open page does not show yet; look first, where it is time to.
 
-    def refresh(self, tell: Tell) -> None:
-        """Read what is new; tell changed sections and new rounds."""
-        before, state = self._run, self._state
-        self._ask()
-        self._show_chosen()
-        fresh, anew = self._run.read() if self._run else ([], False)
-        sections = self._sections()
-        changed = {name: value for name, value in sections.items() if self._shown.get(name) != value}
-        self._shown = sections
-        if state and self._state != state:  # what the SuperLink said before may be over, too
-            self._next_question = 0.0
-        if anew or self._run is not before:
-            tell(*self.everything())
-            return
-        if fresh:
-            tell("rounds", fresh)
-        for name, value in changed.items():
-            tell(name, value)
+        Args:
+            seen: what the page's last answer said; 0: it has none.
+            after: the latest round that it shows.
+
+        Returns:
+            Sections that changed; ``rounds``; ``anew``: whether all is there; ``seen``, for its next question.
+        """
+        with self._looking:
+            self._asked_at = self._clock()
+            if self._asked_at >= self._next_look:
+                self.refresh()
+            anew = seen < self._anew
+            rounds = [line for line in (self._run.rounds if self._run else ()) if anew or line["round"] > after]
+            news = {name: value for name, value in self._shown.items() if anew or self._changed.get(name, 0) > seen}
+            return {**news, "rounds": rounds, "anew": anew, "seen": self._look}
+
+    def refresh(self) -> None:
+        """Read what is new."""
+        with self._looking:
+            before, state, began = self._run, self._state, time.thread_time()
+            self._ask()
+            self._show_chosen()
+            anew = self._run.read() if self._run else False
+            sections, self._look = self._sections(), self._look + 1
+            self._changed |= {name: self._look for name, value in sections.items() if self._shown.get(name) != value}
+            if anew or self._run is not before or not self._shown:
+                self._anew = self._look
+            self._shown = sections
+            if state and self._state != state:  # what the SuperLink said before may be over, too
+                self._next_question = 0.0
+            now = self._clock()
+            self._ran_at = self._ran_at if self.over else now
+            self._next_look = now + min(LOOKED_WITHIN, max(LOOKED_EVERY, (time.thread_time() - began) / SHARE))
+
+    def stays(self) -> float:
+        """Return the seconds for which a page stays whose run, or command, has ended: an open one shows how."""
+        now = self._clock()
+        return max(0.0, self._ran_at + STAYS - now) if self.over and now < self._asked_at + _OPEN else 0.0
 
     def stop(self, run_id: str) -> str:
         """Stop a run; return a confirmation.
@@ -328,4 +356,6 @@ class View:
             "failures": seen.failures() if seen else [],
             "superlink": superlink,
             "actions": self._actions.offers(state, runtime, self.path),
+            "states": STATES,
+            "looks": LOOK_FIELDS,
         }

@@ -164,7 +164,7 @@ ATTACK = """<!doctype html><title>attack</title>
 <script>
 const tries = ["POST", "GET"].map(method => fetch("http://ADDRESS/stop", { method, credentials: "include",
   mode: "no-cors" }).then(() => "sent", () => "failed"));
-tries.push(fetch("http://ADDRESS/events", { credentials: "include" }).then(() => "READ", () => "failed"));
+tries.push(fetch("http://ADDRESS/data.json", { credentials: "include" }).then(() => "READ", () => "failed"));
 document.getElementById("form").submit();
 Promise.all(tries).then(done => setTimeout(() => { document.title = JSON.stringify(done); }, 1000));
 </script>"""

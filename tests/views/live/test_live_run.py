@@ -21,8 +21,8 @@ LINES = [
 def test_the_numbers_are_those_of_the_history(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", LINES, strategy="maxfl", rounds=10)
     state = LiveRun(path)
-    fresh, anew = state.read()
-    assert not anew
+    assert not state.read()
+    fresh = state.rounds
     written = Record(path).history
     assert [{key: line[key] for key in shown} for line, shown in zip(written, fresh, strict=True)] == fresh
     assert [set(shown) >= {"round", "joined", "sat_out", "gm_appeal", "accuracy", "seconds"} for shown in fresh]
@@ -82,13 +82,12 @@ def test_a_continued_run_is_read_anew_without_the_rounds_that_it_runs_again(tmp_
     folder, state = RunFolder.open(path), LiveRun(path)
     folder.append(PARTICIPATION, *(pack_decisions(n, {"a": "joined"}) for n in (1, 2)))
     folder.event("round", round=1)
-    assert state.read()[1] is False
+    assert not state.read()
     assert len(state.rounds) == 2
     folder.forget_after(1)
     folder.event("resumed", round=1)
-    fresh, anew = state.read()
-    assert anew
-    assert [line["round"] for line in fresh] == [line["round"] for line in state.rounds] == [1]
+    assert state.read()
+    assert [line["round"] for line in state.rounds] == [1]
     assert state.section()["sums"]["joined"] == 2
     assert state.clients.section()["rows"][0]["recent"] == ["joined"]
 
@@ -116,7 +115,8 @@ def test_what_is_no_figure_is_not_shown(tmp_path: Path, value: str) -> None:
     (path / HISTORY).write_text(f'{{"round": 1, "accuracy": {value}, "seconds": {value}, "joined": 1}}\n')
     (path / EVENTS).write_text(f'{{"event": "round", "round": {value}, "time": {value}}}\n')
     state = LiveRun(path)
-    [line], _ = state.read()
+    state.read()
+    [line] = state.rounds
     assert line == {"round": 1, "joined": 1}
     section = state.section()
     assert (section["sums"]["seconds"], section["round"], section["since"]) == (0, 0, 0)
@@ -124,7 +124,7 @@ def test_what_is_no_figure_is_not_shown(tmp_path: Path, value: str) -> None:
 
 def test_a_folder_that_is_not_there_yet_is_a_run_that_waits(tmp_path: Path) -> None:
     state = LiveRun(tmp_path / "later")
-    assert state.read() == ([], False)
+    assert (state.read(), state.rounds) == (False, [])
     assert (state.section()["state"], state.section()["total"], state.section()["left"]) == ("waiting", 0, None)
 
 

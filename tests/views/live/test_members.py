@@ -197,9 +197,8 @@ def test_a_member_outside_the_run_that_is_shown_has_its_last_decision_of_another
 
     def rows() -> dict[str, tuple[str, str, str]]:
         view._next_question = 0.0
-        view.refresh(lambda name, data: None)
-        clients: Any = view.everything()[1]
-        return {row["name"]: (row["state"], row["why"], row["node"]) for row in clients["clients"]["rows"]}
+        view.refresh()
+        return {row["name"]: (row["state"], row["why"], row["node"]) for row in view.news()["clients"]["rows"]}
 
     for _ in range(4):  # one further run is read each time
         shown = rows()
@@ -227,8 +226,7 @@ def test_who_is_offline_is_listed_on_a_federations_page_alone(members: Members) 
     superlink.listed.append(Node("key-1", 1, "anna", "offline", SEEN, SEEN))
     for given, expected in ((members, ["offline"]), (None, [])):
         view = View(SubmittedRun(superlink), None, superlink, members=given)
-        view.refresh(lambda name, data: None)
-        everything = json.loads(json.dumps(view.everything()[1]))
+        everything = json.loads(json.dumps(view.news()))
         assert [row["state"] for row in everything["clients"]["rows"]] == expected
         assert (everything["members"] is None) == (given is None)
     with pytest.raises(NotDone, match="members are not changed from this page"):
@@ -240,7 +238,7 @@ def test_a_superlink_that_is_away_is_one_line(members: Members, tmp_path: Path) 
     assert isinstance(superlink, SuperLinkOfMembers)
     superlink.away.append(True)
     view = View(SubmittedRun(superlink), None, superlink, members=members)
-    view.refresh(lambda name, data: None)
+    view.refresh()
     for change, body in (("register", {"key": a_public_key(tmp_path, "a")}), ("unregister", {"node": "1"})):
         with pytest.raises(NotDone, match=r"^the SuperLink does not answer$"):
             view.change_members(change, body)

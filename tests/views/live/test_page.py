@@ -1,11 +1,10 @@
-"""The live page over HTTP: its files, its stream, and who may stop a run."""
+"""The live page over HTTP: its files, what it is told, and who may stop a run."""
 
-import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -76,15 +75,18 @@ def test_all_that_the_page_loads_is_its_own(operator: httpx.Client) -> None:
     assert operator.get("/static/%2e%2e/page.py").status_code == 404
 
 
-def test_the_stream_says_everything_and_then_each_round(operator: httpx.Client, path: Path) -> None:
-    with operator.stream("GET", "/events") as stream:
-        lines = stream.iter_lines()
-        assert next(lines) == "event: all"
-        everything = json.loads(next(lines).removeprefix("data: "))
-        assert everything["run"]["last"] == 1
-        RunFolder.open(path).append(HISTORY, {"round": 2, "accuracy": 0.75, "seconds": 1.0})
-        names = [next(lines) for _ in range(6)]
-        assert "event: rounds" in names
+def test_a_page_gets_everything_and_then_each_round(operator: httpx.Client, path: Path) -> None:
+    everything = operator.get("/data.json").json()
+    assert everything["run"]["last"] == 1
+    RunFolder.open(path).append(HISTORY, {"round": 2, "accuracy": 0.75, "seconds": 1.0})
+    deadline = time.monotonic() + 30
+    while not (news := operator.get("/data.json", params={"seen": everything["seen"], "after": 1}).json())["rounds"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert ([line["round"] for line in news["rounds"]], news["anew"], news["run"]["last"]) == ([2], False, 2)
+    assert "clients" not in news
+    for garbage in ("x", "-1", "9" * 50, "\u0663"):
+        assert operator.get("/data.json", params={"seen": garbage, "after": garbage}).json()["anew"]
 
 
 def test_the_operator_alone_stops_a_run(operator: httpx.Client, page: ServedPage, actions: Stopping) -> None:
@@ -112,7 +114,7 @@ def test_a_report_is_made_for_the_operator_and_reaches_nothing_of_the_page(
 
 
 def test_open_pages_are_told_how_the_run_ended_before_they_are_left(path: Path, actions: Stopping) -> None:
-    folder, told = RunFolder.open(path), []
+    folder, states = RunFolder.open(path), []
     with folder.alone():
         folder.event("round", round=2)
         with live_page(View(actions, path), PagePlace(0)) as page:
@@ -121,10 +123,11 @@ def test_open_pages_are_told_how_the_run_ended_before_they_are_left(path: Path, 
             begun = threading.Event()
 
             def read() -> None:
-                with suppress(httpx.HTTPError), client.stream("GET", "/events") as stream:
-                    for line in stream.iter_lines():
+                with suppress(httpx.HTTPError):
+                    while True:
+                        states.append(client.get("/data.json").json()["run"]["state"])
                         begun.set()
-                        told.append(line)
+                        time.sleep(0.1)
 
             reader = threading.Thread(target=read)
             reader.start()
@@ -132,7 +135,6 @@ def test_open_pages_are_told_how_the_run_ended_before_they_are_left(path: Path, 
             folder.event("interrupted")
     reader.join(30)
     client.close()
-    states = [json.loads(line[6:])["state"] for name, line in pairwise(told) if name == "event: run"]
     assert states[-1] == "interrupted"
 
 

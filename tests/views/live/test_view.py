@@ -1,4 +1,4 @@
-"""What open pages are told: sections that changed, new rounds, and everything where a run was read anew."""
+"""What open pages learn: sections that changed, new rounds, and everything where a run was read anew."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,24 +12,26 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY
 from fedappeal.system.validity import Validity
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
-from fedappeal.views.live.view import ASKED_EVERY, View
+from fedappeal.views.live.view import ASKED_EVERY, LOOKED_WITHIN, STAYS, View
 from tests.views.comparison.recorded import a_run
 
 SUPERLINK = RemoteSuperLink("127.0.0.1:8000")
 
 
-class Pages:
-    """Takes down what pages are told."""
+class Page:
+    """An open page: what it shows of a view."""
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+    def __init__(self, view: View) -> None:
+        self.view, self.seen = view, 0
+        self.shown: dict[str, Any] = {"rounds": []}
 
-    def __call__(self, name: str, data: object) -> None:
-        self.told.append((name, data))
-
-    def names(self) -> list[str]:
-        names, self.told = [name for name, _ in self.told], []
-        return names
+    def look(self) -> list[str]:
+        """Ask for what is new; return the names of that, or ``all``."""
+        self.view.refresh()
+        news = self.view.news(self.seen, max((line["round"] for line in self.shown["rounds"]), default=0))
+        self.seen, anew, fresh = news.pop("seen"), news.pop("anew"), news.pop("rounds")
+        self.shown |= {**news, "rounds": fresh if anew else [*self.shown["rounds"], *fresh]}
+        return ["all"] if anew else [*(["rounds"] if fresh else []), *news]
 
 
 class Clock:
@@ -78,43 +80,66 @@ def a_listed_run(number: int, status: str, path: Path | str) -> ListedRun:
 
 def test_only_what_changed_is_told(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", [{"accuracy": 0.5}], rounds=3)
-    view, pages = View(ForeignRun(), path), Pages()
-    view.refresh(pages)
-    pages.names()
-    name, everything = view.everything()
-    assert name == "all"
-    assert isinstance(everything, dict)
-    assert [line["round"] for line in everything["rounds"]] == [1]
-    view.refresh(pages)
-    assert pages.names() == []
+    view = View(ForeignRun(), path)
+    page = Page(view)
+    assert page.look() == ["all"]
+    assert [line["round"] for line in page.shown["rounds"]] == [1]
+    assert page.look() == []
     RunFolder.open(path).append(HISTORY, {"round": 2, "accuracy": 0.75, "seconds": 1.0})
-    view.refresh(pages)
-    assert [(name, data) for name, data in pages.told if name == "rounds"] == [
-        ("rounds", [{"round": 2, "accuracy": 0.75, "seconds": 1.0}])
-    ]
-    assert pages.names() == ["rounds", "run"]
+    assert page.look() == ["rounds", "run"]
+    assert page.shown["rounds"][1:] == [{"round": 2, "accuracy": 0.75, "seconds": 1.0}]
     RunFolder.open(path).event("refused", node="7", reason="another protocol")
-    view.refresh(pages)
-    assert pages.names() == ["refused"]
+    assert page.look() == ["refused"]
+    other = Page(view)
+    assert (other.look(), page.look()) == (["all"], []), "each page has what is new to it"
+    assert other.shown == page.shown
 
 
 def test_a_run_that_continues_is_told_from_its_start(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", [{"accuracy": 0.5}] * 2, rounds=3)
-    view, pages = View(ForeignRun(), path), Pages()
-    view.refresh(pages)
-    pages.names()
+    page = Page(View(ForeignRun(), path))
+    page.look()
     folder = RunFolder.open(path)
     folder.forget_after(1)
     folder.event("resumed", round=1)
-    view.refresh(pages)
-    assert pages.names() == ["all"]
+    assert page.look() == ["all"]
+    assert [line["round"] for line in page.shown["rounds"]] == [1]
+
+
+def test_pages_are_answered_by_one_look(tmp_path: Path) -> None:
+    clock = Clock()
+    path = a_run(tmp_path / "run", [{"accuracy": 0.5}], rounds=3)
+    view = View(ForeignRun(), path, clock=clock)
+    first = view.news()
+    assert (first["anew"], [line["round"] for line in first["rounds"]]) == (True, [1])
+    RunFolder.open(path).append(HISTORY, {"round": 2, "accuracy": 0.75, "seconds": 1.0})
+    assert view.news(first["seen"], 1)["rounds"] == [], "it was looked a moment ago"
+    clock.now += LOOKED_WITHIN
+    assert [line["round"] for line in view.news(first["seen"], 1)["rounds"]] == [2]
+
+
+def test_a_page_that_is_open_when_its_run_ends_stays_for_a_moment(tmp_path: Path) -> None:
+    clock, path = Clock(), a_run(tmp_path / "run", [{"accuracy": 0.5}], rounds=3)
+    view = View(ForeignRun(), path, clock=clock)
+    with RunFolder.open(path).alone():
+        RunFolder.open(path).event("round", round=2)
+        view.refresh()
+        assert view.stays() == 0.0, "it goes on"
+        RunFolder.open(path).event("interrupted")
+        view.refresh()
+        assert view.stays() == 0.0, "no page is open"
+        clock.now += 1.0
+        view.news()
+        assert view.stays() == STAYS - 1.0
+        clock.now += STAYS
+        assert view.stays() == 0.0
 
 
 def test_the_superlink_is_asked_at_times(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
     clock = Clock()
     view = View(ForeignRun(), a_run(tmp_path / "run", []), SUPERLINK, clock=clock)
     for expected in (1, 1, 2):
-        view.refresh(Pages())
+        view.refresh()
         assert superlink.asked == expected
         clock.now += 0.6 * ASKED_EVERY
 
@@ -131,25 +156,25 @@ def test_a_superlink_that_is_slow_is_asked_less_often(tmp_path: Path, monkeypatc
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: [])
     view = View(ForeignRun(), a_run(tmp_path / "run", []), SUPERLINK, clock=clock)
     for _ in range(40):
-        view.refresh(Pages())
+        view.refresh()
         clock.now += 1.0
     assert asked == [100.0, 117.0, 134.0]  # the longest wait, after each answer
 
 
 def test_without_a_run_the_superlinks_latest_is_shown(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
-    clock, pages = Clock(), Pages()
+    clock = Clock()
     view = View(SubmittedRun(SUPERLINK), None, SUPERLINK, clock=clock)
+    page = Page(view)
     superlink.nodes = [Node("key-1", 1, "anna", "online", "", "")]
     superlink.runs = [
         a_listed_run(1, "completed", ""),
         a_listed_run(2, "running", "relative"),
         a_listed_run(3, "running", "/nowhere"),
     ]
-    view.refresh(pages)
+    page.look()
     assert view.path is None
-    assert dict(pages.told)["clients"]["rows"][0]["name"] == "anna"
-    assert view.everything()[1]["run"] is None  # type: ignore[index]
-    pages.names()
+    assert page.shown["clients"]["rows"][0]["name"] == "anna"
+    assert page.shown["run"] is None
     first, second = a_run(tmp_path / "first", []), a_run(tmp_path / "second", [])
     for runs, expected in (
         ([a_listed_run(4, "completed", first)], first),
@@ -158,26 +183,24 @@ def test_without_a_run_the_superlinks_latest_is_shown(tmp_path: Path, superlink:
     ):
         superlink.runs = runs
         clock.now += 2 * ASKED_EVERY
-        before, pages = view.path, Pages()
-        view.refresh(pages)
+        before, names = view.path, page.look()
         assert view.path == expected
-        assert ("all" in pages.names()) == (before != expected)
+        assert (names == ["all"]) == (before != expected)
 
 
 def test_a_superlink_that_is_away_is_said_and_nodes_count_as_unknown(
     tmp_path: Path, superlink: SuperLinkOfTests
 ) -> None:
-    clock, pages = Clock(), Pages()
-    view = View(ForeignRun(), a_run(tmp_path / "run", []), SUPERLINK, clock=clock)
+    clock = Clock()
+    page = Page(View(ForeignRun(), a_run(tmp_path / "run", []), SUPERLINK, clock=clock))
     superlink.nodes = [Node("key-1", 1, "anna", "online", "", "")]
-    view.refresh(pages)
-    assert dict(pages.told)["clients"]["online"] == 1
+    page.look()
+    assert page.shown["clients"]["online"] == 1
     superlink.away = True
     clock.now += 2 * ASKED_EVERY
-    view.refresh(pages)
-    sections = dict(pages.told)
-    assert sections["superlink"]["problem"] == "the SuperLink does not answer"
-    assert sections["clients"]["online"] is None
+    page.look()
+    assert page.shown["superlink"]["problem"] == "the SuperLink does not answer"
+    assert page.shown["clients"]["online"] is None
 
 
 @pytest.mark.parametrize(("days", "warned"), [(20, True), (40, False)])
@@ -186,12 +209,11 @@ def test_a_certificate_that_ends_soon_is_said(
 ) -> None:
     end = datetime.now(UTC) + timedelta(days=days)
     monkeypatch.setattr(ServedCertificate, "validity", lambda _: Validity(end - timedelta(days=90), end))
-    pages = Pages()
-    View(ForeignRun(), None, SUPERLINK).refresh(pages)
+    superlink_shown = View(ForeignRun(), None, SUPERLINK).news()["superlink"]
     text = (
         f"the certificate of 127.0.0.1:8000 ends at {end:%Y-%m-%d %H:%M} UTC: renew it and start the SuperLink again"
     )
-    assert dict(pages.told)["superlink"]["warning"] == (text if warned else "")
+    assert superlink_shown["warning"] == (text if warned else "")
 
 
 @pytest.mark.parametrize(
@@ -202,10 +224,8 @@ def test_a_page_in_a_container_names_folders_as_they_are_outside(
 ) -> None:
     run = a_run(tmp_path / name, [])
     superlink.runs = [a_listed_run(7, "completed", run)]
-    pages = Pages()
-    View(ForeignRun(), None, SUPERLINK, runs_as=(str(tmp_path / "runs"), "./data")).refresh(pages)
-    ((_, everything),) = pages.told
-    assert everything["run"]["folder"] == everything["superlink"]["runs"][0]["folder"] == shown.format(tmp_path)
+    news = View(ForeignRun(), None, SUPERLINK, runs_as=(str(tmp_path / "runs"), "./data")).news()
+    assert news["run"]["folder"] == news["superlink"]["runs"][0]["folder"] == shown.format(tmp_path)
 
 
 class Asked(ForeignRun):
@@ -231,7 +251,7 @@ def test_a_run_is_stopped_by_its_id_or_as_the_one_that_is_shown(tmp_path: Path, 
     actions, path = Asked(), a_run(tmp_path / "run", [])
     superlink.runs = [a_listed_run(2**63, "running", path), a_listed_run(7, "running", "/other")]
     view = View(actions, path, SUPERLINK)
-    view.refresh(Pages())
+    view.refresh()
     assert view.stop("") == view.stop("7") == "stopped"
     assert actions.stopped == [2**63, 7]
     with pytest.raises(NotDone, match="knows no such run"):
@@ -242,44 +262,45 @@ def test_a_stopped_run_is_known_from_the_superlink(tmp_path: Path, superlink: Su
     path = a_run(tmp_path / "run", [])
     RunFolder.open(path).record(runtime={"kind": "submitted"})
     superlink.runs = [a_listed_run(1, "stopped", path)]
-    view, pages = View(SubmittedRun(SUPERLINK), path, SUPERLINK), Pages()
+    view = View(SubmittedRun(SUPERLINK), path, SUPERLINK)
+    page = Page(view)
     with RunFolder.open(path).alone():  # its process is ending
-        view.refresh(pages)
-    sections = dict(pages.told)
-    assert sections["run"]["state"] == "stopped"
-    assert sections["actions"] == {"stop": False, "resume": False, "extend": False, "commands": (), "files": []}
-    view.refresh(pages)
-    assert pages.told[-1] == ("actions", {**sections["actions"], "resume": True, "extend": True})
+        page.look()
+    assert page.shown["run"]["state"] == "stopped"
+    actions = page.shown["actions"]
+    assert actions == {"stop": False, "resume": False, "extend": False, "commands": (), "files": []}
+    assert "actions" in page.look()
+    assert page.shown["actions"] == {**actions, "resume": True, "extend": True}
 
 
 @pytest.mark.parametrize("actions", [OwnRun(), ForeignRun()])
 def test_what_is_not_offered_is_not_done(tmp_path: Path, actions: ForeignRun) -> None:
     view = View(actions, a_run(tmp_path / "run", []))
-    view.refresh(Pages())
+    view.refresh()
     with pytest.raises(NotDone, match="no run here that can be continued"):
         view.resume()
 
 
 def test_a_run_is_chosen_and_the_latest_again(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
-    clock, pages = Clock(), Pages()
+    clock = Clock()
     first, second = a_run(tmp_path / "first", []), a_run(tmp_path / "second", [])
     superlink.runs = [a_listed_run(4, "completed", "first"), a_listed_run(5, "running", second)]
     view = View(ForeignRun(), None, SUPERLINK, root=tmp_path, clock=clock)
-    view.refresh(pages)
+    view.refresh()
     assert (view.path, view.folder_of("4"), view.folder_of("")) == (second, first, second)
     view.choose("4")
-    view.refresh(pages)
+    view.refresh()
     assert view.path == first
-    shown = dict(pages.told)["all"]["superlink"]
+    shown = view.news()["superlink"]
     assert (shown["shown"], shown["latest"], [run["seen"] for run in shown["runs"]]) == ("4", False, [True, True])
     superlink.runs = [*superlink.runs, a_listed_run(6, "pending", "/not/here/yet")]
     clock.now += 2 * ASKED_EVERY
-    view.refresh(pages)
+    view.refresh()
     assert view.path == first
     view.choose("")
-    view.refresh(pages)
+    view.refresh()
     assert view.path is None
-    assert view.everything()[1]["superlink"]["shown"] == "6"  # type: ignore[index]
+    assert view.news()["superlink"]["shown"] == "6"
     for act in (view.choose, view.folder_of):
         with pytest.raises(NotDone, match="knows no such run"):
             act("../first")
@@ -290,18 +311,18 @@ def test_a_run_is_chosen_and_the_latest_again(tmp_path: Path, superlink: SuperLi
 def test_a_run_that_has_ended_is_extended_to_a_new_total(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
     actions, path = Asked(), a_run(tmp_path / "run", [])
     view = View(actions, path, SUPERLINK)
-    view.refresh(Pages())
+    view.refresh()
     with pytest.raises(NotDone, match="no run here"):
         view.resume(9)
     RunFolder.open(path).event("finished", round=1)
-    view.refresh(Pages())
+    view.refresh()
     assert (view.resume(9), actions.resumed) == ("it continues", [(path, 9)])
     with pytest.raises(NotDone, match="no run here"):
         view.resume()  # a second click, before the SuperLink was asked
-    view.refresh(Pages())
+    view.refresh()
     assert (view.resume(), actions.resumed) == ("it continues", [(path, 9), (path, 0)])
     superlink.runs = [a_listed_run(4, "pending", path)]
-    view.refresh(Pages())
+    view.refresh()
     with pytest.raises(NotDone, match="no run here"):
         view.resume(12)  # it is under way, though its folder does not say so yet
 
@@ -317,13 +338,13 @@ def test_one_run_at_a_time_is_started_and_a_refused_start_changes_nothing(
 
     superlink.runs = [a_listed_run(4, "completed", a_run(tmp_path / "run", [])), a_listed_run(5, "running", "")]
     view = View(Slow(), None, SUPERLINK)
-    view.refresh(Pages())
+    view.refresh()
     view.choose("4")
-    view.refresh(Pages())
+    view.refresh()
     for _ in range(2):
         with pytest.raises(NotDone, match="no run is started"):
             view.start("daily.toml")
-    view.refresh(Pages())
+    view.refresh()
     assert view.path == tmp_path / "run"
 
 
@@ -331,7 +352,7 @@ def test_a_run_whose_folder_cannot_be_looked_at_is_not_seen(tmp_path: Path, supe
     seen = a_run(tmp_path / "run", [])
     superlink.runs = [a_listed_run(4, "completed", seen), a_listed_run(5, "running", "/" + 5000 * "a")]
     view = View(ForeignRun(), None, SUPERLINK)
-    view.refresh(Pages())
+    view.refresh()
     assert (view.path, view.latest_folder()) == (None, None)
 
 
@@ -344,11 +365,11 @@ def test_a_run_whose_process_has_gone_is_over_and_the_superlink_is_asked_at_once
     view, states, folder = View(ForeignRun(), path, SUPERLINK, clock=clock), [], RunFolder.open(path)
     with folder.alone():
         folder.event("round", round=1)
-        view.refresh(Pages())
-        states.append(view.everything()[1]["run"]["state"])  # type: ignore[index]
+        view.refresh()
+        states.append(view.news()["run"]["state"])
     superlink.runs = [a_listed_run(1, "stopped", path)]
     for _ in range(2):
-        view.refresh(Pages())
-        states.append(view.everything()[1]["run"]["state"])  # type: ignore[index]
+        view.refresh()
+        states.append(view.news()["run"]["state"])
     assert states == ["running", "interrupted", "stopped"]
     assert view.over

@@ -393,33 +393,40 @@ function drawCharts(all = true) {
 }
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts());
 
-// What the server tells.
-const events = new EventSource("/events");
+// What is new: asked for once a second, one question at a time.
+const asked = { seen: 0, waiting: false };
 const lost = text => {
   byId("lost").hidden = !text;
   say("lost", text);
 };
-events.onopen = () => lost("");
-events.onerror = () => lost(events.readyState === EventSource.CLOSED
-  ? "This page was refused: visit the address that was printed, or reload."
-  : shown.run && !["waiting", "running"].includes(shown.run.state)
-    ? "The run is over, and the command that served this page has ended with it. What is shown is the run's end."
-    : "Not connected: the process that serves this page has ended, or does not answer. What is shown is the last it told.");
-events.addEventListener("all", event => {
-  Object.assign(shown, JSON.parse(event.data));
-  for (const show of Object.values(parts)) show();
-  charts.rounds = -1;
+
+function show({ seen, anew, rounds, ...sections }) {
+  asked.seen = seen;
+  Object.assign(shown, sections, anew ? { rounds } : {});
+  if (!anew) addRounds(rounds);
+  for (const [name, part] of Object.entries(parts)) if (anew || name in sections) part();
+  if (anew) charts.rounds = -1;
+  if (!anew && rounds.length) drawCharts(false);
   refreshCharts();
-});
-for (const name of Object.keys(parts).filter(name => name !== "rounds")) {
-  events.addEventListener(name, event => {
-    shown[name] = JSON.parse(event.data);
-    parts[name]();
-    refreshCharts();
-  });
 }
-events.addEventListener("rounds", event => {
-  addRounds(JSON.parse(event.data));
-  drawCharts(false);
-});
+
+async function look() {
+  if (asked.waiting) return;
+  asked.waiting = true;
+  const after = shown.rounds.length ? shown.rounds.at(-1).round : 0;
+  let news = null;
+  try {
+    const answer = await fetch(`/data.json?seen=${asked.seen}&after=${after}`);
+    lost(answer.status === 403 ? "This page was refused: visit the address that was printed, or reload." : "");
+    if (answer.status !== 403) news = await answer.json();
+  } catch (error) {
+    lost(shown.run && !["waiting", "running"].includes(shown.run.state)
+      ? "The run is over, and the command that served this page has ended with it. What is shown is the run's end."
+      : "Not connected: the process that serves this page has ended, or does not answer. What is shown is the last it told.");
+  }
+  asked.waiting = false;
+  if (news) show(news);
+}
+look();
+window.setInterval(() => { if (!document.hidden) look(); }, 1000);
 window.setInterval(() => { showFacts(); refreshCharts(); }, 2000);
