@@ -88,8 +88,7 @@ def register(superlink: RemoteSuperLink, keys: list[PublicKey]) -> list[str]:
     outcomes = []
     for key in keys:
         try:
-            with superlink.control() as api:
-                api.register_node(key.pem, key.name)
+            superlink.register_node(key.pem, key.name)
             outcome = "registered"
         except KeyInUse:
             statuses = {node.client_id: node.status for node in superlink.nodes()}
@@ -119,6 +118,5 @@ def unregister(superlink: RemoteSuperLink, who: str) -> Node:
     if len(matches) != 1:
         problem = "no registered node is called so" if not matches else f"{len(matches)} nodes are called so"
         raise ConfigError(f"node = '{who}' is not allowed: {problem} (client-id, node id or name, as in the list)")
-    with superlink.control() as api:
-        api.unregister_node(matches[0].node_id)
+    superlink.unregister_node(matches[0].node_id)
     return matches[0]

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedappeal.federation.address import read_root_certificates
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
-from fedappeal.flower.control import LISTED, Control, ControlError, FlowerRunStatus, ListedRun, Node, control
+from fedappeal.flower.control import LISTED, Control, ControlError, FlowerRunStatus
 from fedappeal.flower.node.tls import served_certificate, split_address
 from fedappeal.settings.address import check_address
 from fedappeal.settings.config import RunConfig
@@ -29,19 +28,13 @@ PATIENCE = 180.0
 
 
 @dataclass(frozen=True)
-class RemoteSuperLink:
+class RemoteSuperLink(Control):
     """A long-running SuperLink, reached by its Control API.
 
-    Each call raises `ControlError` where it is away or refuses.
-
     Attributes:
-        address: ``HOST:PORT``.
-        root_certificates: CA certificate (PEM) where it uses TLS; None: plaintext.
         ca_file: the certificate's file, as it was given.
     """
 
-    address: str
-    root_certificates: bytes | None = None
     ca_file: str = ""
 
     @classmethod
@@ -58,33 +51,6 @@ class RemoteSuperLink:
         check_address(address, "the SuperLink's Control API")
         return cls(address, read_root_certificates(root_certificates), root_certificates)
 
-    def control(self) -> AbstractContextManager[Control]:
-        """Yield the Control API, open for several calls."""
-        return control(self.address, self.root_certificates)
-
-    def nodes(self) -> list[Node]:
-        """Return all nodes of the SuperLink in order of registration.
-
-        Those struck off are among them.
-        """
-        with self.control() as api:
-            return api.nodes()
-
-    def runs(self) -> list[ListedRun]:
-        """Return all runs in the order in which they were submitted."""
-        with self.control() as api:
-            return api.runs()
-
-    def run_status(self, run_id: int) -> FlowerRunStatus:
-        """Return a run's status."""
-        with self.control() as api:
-            return api.run_status(run_id)
-
-    def stop_run(self, run_id: int) -> bool:
-        """Stop a run; False if it had already ended."""
-        with self.control() as api:
-            return not api.run_status(run_id).finished and api.stop_run(run_id)
-
     def submit(self, config: RunConfig, clientapp: str = CLIENT_APP) -> int:
         """Start a run and return its id.
 
@@ -94,8 +60,7 @@ class RemoteSuperLink:
         """
         settings = config.as_config()
         fab = build_fab(settings, clientapp=clientapp)
-        with self.control() as api:
-            return api.start_run(fab, {key: settings[key] for key in LISTED})
+        return self.start_run(fab, {key: settings[key] for key in LISTED})
 
     def follow(
         self,

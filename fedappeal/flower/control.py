@@ -4,10 +4,11 @@ A process that reaches that port can do both, so the port belongs to loopback or
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import httpx
 from flwr.app import UserConfigValue
@@ -144,14 +145,21 @@ class ListedRun(Listed):
     folder: str
 
 
-class Control:
-    """The calls of the Control API; each raises `ControlError`.
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
 
-    `control` makes one.
+
+@dataclass(frozen=True)
+class Control:
+    """A SuperLink's Control API; each call raises `ControlError` where the SuperLink is away or refuses.
+
+    Attributes:
+        address: ``HOST:PORT``.
+        root_certificates: CA certificate (PEM) where the SuperLink uses TLS; None: plaintext.
     """
 
-    def __init__(self, client: ControlHttpClient, address: str) -> None:
-        self._client, self._address = client, address
+    address: str
+    root_certificates: bytes | None = None
 
     def start_run(self, fab: bytes, overrides: Mapping[str, UserConfigValue]) -> int:
         """Start a run and return its id.
@@ -164,25 +172,26 @@ class Control:
             fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
             override_config=user_config_to_proto(dict(overrides)),
         )
-        response = self._client.StartRun(request)
+        response = self._call(ControlHttpClient.StartRun, request)
         if not response.HasField("run_id"):
-            raise ControlError(f"the SuperLink at {self._address} did not start the run (its log says why)")
+            raise ControlError(f"the SuperLink at {self.address} did not start the run (its log says why)")
         return int(response.run_id)
 
     def run_status(self, run_id: int) -> FlowerRunStatus:
         """Return a run's status."""
-        response = self._client.ListRuns(control_pb2.ListRunsRequest(run_id=run_id))
-        if run_id not in response.run_dict:
-            raise ControlError(f"the SuperLink at {self._address} knows no run {run_id}")
-        return _status(response.run_dict[run_id].status)
+        runs = self._call(ControlHttpClient.ListRuns, control_pb2.ListRunsRequest(run_id=run_id)).run_dict
+        if run_id not in runs:
+            raise ControlError(f"the SuperLink at {self.address} knows no run {run_id}")
+        return _status(runs[run_id].status)
 
     def stop_run(self, run_id: int) -> bool:
-        """Stop a run; False if the SuperLink did not."""
-        return bool(self._client.StopRun(control_pb2.StopRunRequest(run_id=run_id)).success)
+        """Stop a run; False if it had already ended, or the SuperLink did not."""
+        request = control_pb2.StopRunRequest(run_id=run_id)
+        return not self.run_status(run_id).finished and self._call(ControlHttpClient.StopRun, request).success
 
     def nodes(self) -> list[Node]:
         """Return all nodes that the SuperLink knows, unregistered ones too, in the order of registration."""
-        answer = self._client.ListNodes(control_pb2.ListNodesRequest())
+        answer = self._call(ControlHttpClient.ListNodes, control_pb2.ListNodesRequest())
         nodes = []
         for info in sorted(answer.nodes_info, key=lambda node: _moment(node.registered_at)):
             since = {
@@ -197,18 +206,62 @@ class Control:
 
     def runs(self) -> list[ListedRun]:
         """Return all runs that the SuperLink knows, in the order in which they were submitted."""
-        runs = self._client.ListRuns(control_pb2.ListRunsRequest()).run_dict.values()
+        runs = self._call(ControlHttpClient.ListRuns, control_pb2.ListRunsRequest()).run_dict.values()
         return [_listed_run(run) for run in sorted(runs, key=lambda run: _moment(run.pending_at))]
 
     def register_node(self, public_key: bytes, name: str) -> None:
         """Register a key (PEM); `KeyInUse` where it is known, or was unregistered once."""
-        node_id = self._client.RegisterNode(control_pb2.RegisterNodeRequest(public_key=public_key, name=name)).node_id
-        if not node_id:
-            raise ControlError(f"the SuperLink at {self._address} did not register {name} (its log says why)")
+        request = control_pb2.RegisterNodeRequest(public_key=public_key, name=name)
+        if not self._call(ControlHttpClient.RegisterNode, request).node_id:
+            raise ControlError(f"the SuperLink at {self.address} did not register {name} (its log says why)")
 
     def unregister_node(self, node_id: int) -> None:
         """Strike a node off: its key can never come back."""
-        self._client.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node_id))
+        self._call(ControlHttpClient.UnregisterNode, control_pb2.UnregisterNodeRequest(node_id=node_id))
+
+    def _call(self, method: Callable[[ControlHttpClient, Request], Answer], request: Request) -> Answer:
+        """Make a call over a connection of its own, and return the answer."""
+        heed_proxies()
+        client = ControlHttpClient.from_server_address(
+            server_address=self.address,
+            insecure=self.root_certificates is None,
+            root_certificates=self.root_certificates,
+            interceptors=[CliClientHttpInterceptor(), RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+        try:
+            return method(client, request)
+        except httpx.HTTPStatusError as error:
+            flower_error = known_error(error.response.text)
+            in_use = flower_error is not None and flower_error.code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
+            kind = KeyInUse if in_use else ControlError
+            raise kind(f"the SuperLink at {self.address} refused: {_reason(error.response, flower_error)}") from None
+        except (RecursionError, ValueError) as error:
+            if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
+                raise
+            raise ControlError(f"what listens at {self.address} is no SuperLink: its answer cannot be read") from None
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        finally:
+            client.close()
+
+    def _unreachable(self, error: httpx.HTTPError) -> ControlError:
+        """Return why the SuperLink gave no answer."""
+        address, has_ca = self.address, self.root_certificates is not None
+        if not isinstance(error, httpx.TimeoutException):
+            tls = speaks_tls(split_address(address), _PROBE)
+            if tls and not has_ca:
+                return ControlError(f"the SuperLink at {address} speaks TLS: give root-certificates")
+            if not tls and "[SSL" in str(error):
+                return ControlError(f"what listens at {address} does not speak TLS: leave root-certificates out")
+            served = served_certificate(split_address(address), _PROBE) if tls else None
+            if served and (fault := Validity.of(served).fault(f"the certificate of {address}")):
+                return ControlError(fault, unreachable=True)
+        by_proxy = ""
+        with suppress(OSError):
+            proxy = proxy_of(split_address(address)[0], tls=has_ca)
+            by_proxy = f" by {proxy}" if proxy else ""
+        why = f"the SuperLink at {address} is not reachable{by_proxy}: {printable(error)}"
+        return ControlError(why, unreachable=True)
 
 
 def _status(status: RunStatusProto) -> FlowerRunStatus:
@@ -244,62 +297,6 @@ def _last_seen(info: NodeInfo) -> str:
         return datetime.fromtimestamp(latest, UTC).isoformat()
     except (OverflowError, OSError, ValueError):
         raise ControlError(f"what a SuperLink says is no moment: {latest}") from None
-
-
-@contextmanager
-def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
-    """Open a SuperLink's Control API.
-
-    Args:
-        address: ``HOST:PORT``.
-        root_certificates: CA certificate (PEM) where the SuperLink uses TLS; None: plaintext.
-
-    Raises:
-        ControlError: if the SuperLink is not reachable or refuses a call that is made inside.
-    """
-    heed_proxies()
-    client = ControlHttpClient.from_server_address(
-        server_address=address,
-        insecure=root_certificates is None,
-        root_certificates=root_certificates,
-        interceptors=[CliClientHttpInterceptor(), RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-    )
-    try:
-        yield Control(client, address)
-    except httpx.HTTPStatusError as error:
-        flower_error = known_error(error.response.text)
-        in_use = flower_error is not None and flower_error.code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
-        kind = KeyInUse if in_use else ControlError
-        raise kind(f"the SuperLink at {address} refused: {_reason(error.response, flower_error)}") from None
-    except (RecursionError, ValueError) as error:
-        if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
-            raise
-        raise ControlError(f"what listens at {address} is no SuperLink: its answer cannot be read") from None
-    except httpx.HTTPError as error:
-        if not isinstance(error, httpx.TimeoutException):
-            tls = speaks_tls(split_address(address), _PROBE)
-            if tls and root_certificates is None:
-                raise ControlError(f"the SuperLink at {address} speaks TLS: give root-certificates") from None
-            if not tls and "[SSL" in str(error):
-                raise ControlError(
-                    f"what listens at {address} does not speak TLS: leave root-certificates out"
-                ) from None
-            served = served_certificate(split_address(address), _PROBE) if tls else None
-            if served and (fault := Validity.of(served).fault(f"the certificate of {address}")):
-                raise ControlError(fault, unreachable=True) from None
-        raise ControlError(
-            f"the SuperLink at {address} is not reachable{_by_proxy(address, root_certificates)}: {printable(error)}",
-            unreachable=True,
-        ) from None
-    finally:
-        client.close()
-
-
-def _by_proxy(address: str, root_certificates: bytes | None) -> str:
-    with suppress(OSError):
-        proxy = proxy_of(split_address(address)[0], tls=root_certificates is not None)
-        return f" by {proxy}" if proxy else ""
-    return ""
 
 
 def _reason(response: httpx.Response, error: FlowerError | None) -> str:

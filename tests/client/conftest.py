@@ -26,16 +26,15 @@ class Run:
     """A run whose ServerApp does what it is told."""
 
     def __init__(self, superlink: Any, folder: Path, version: str, settings: Mapping[str, Any] | None = None) -> None:
-        from fedappeal.federation.remote import RemoteSuperLink
         from fedappeal.flower.bundle import build_fab
+        from fedappeal.flower.control import Control
 
         path = str(folder / "socket")
         self._listener = Listener(path)
         given = {"lr": 0.1, "maxfl.server-lr": 0.5, "maxfl.stabilizer": 0.001} if settings is None else settings
         changed = {"lr": 0.5, "maxfl.server-lr": 2.0} if settings is None else {}
         fab = build_fab({"socket": "", **given}, "remote_server:app", version=version)
-        with RemoteSuperLink(superlink.control_address).control() as api:
-            self.run_id = api.start_run(fab, {"socket": path, **changed})
+        self.run_id = Control(superlink.control_address).start_run(fab, {"socket": path, **changed})
         self._pipe: Pipe | None = None
 
     def tell(self, op: str, **arguments: Any) -> Any:

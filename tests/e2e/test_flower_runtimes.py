@@ -87,8 +87,7 @@ def settings(folder: Path, clients: int) -> bytes:
 
 def run_to_its_end(control_address: str, bundle: bytes, nodes: Nodes) -> None:
     remote = RemoteSuperLink(control_address)
-    with remote.control() as api:
-        run_id = api.start_run(bundle, {})
+    run_id = remote.start_run(bundle, {})
     deadline = time.monotonic() + 800
     while not (status := remote.run_status(run_id)).finished:
         assert time.monotonic() < deadline, nodes.said()

@@ -3,13 +3,11 @@
 import io
 import tomllib
 import zipfile
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from fedappeal import __version__
-from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.flower import bundle
 from fedappeal.flower.bundle import build_fab
@@ -32,13 +30,12 @@ def test_a_plugins_settings_come_back_as_they_were_given() -> None:
 def test_the_clientapp_of_stock_nodes_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
 
-    class OneRun:
-        def start_run(self, fab: bytes, overrides: dict[str, Scalar]) -> int:
-            sent.append(fab)
-            assert overrides == {"strategy": "maxfl", "task": "digits", "out": ""}, "what the list of runs shows"
-            return 7
+    def start_run(superlink: RemoteSuperLink, fab: bytes, overrides: dict[str, Scalar]) -> int:
+        sent.append(fab)
+        assert overrides == {"strategy": "maxfl", "task": "digits", "out": ""}, "what the list of runs shows"
+        return 7
 
-    monkeypatch.setattr(remote, "control", lambda address, root_certificates: nullcontext(OneRun()))
+    monkeypatch.setattr(RemoteSuperLink, "start_run", start_run)
     superlink = RemoteSuperLink("h:1")
     assert superlink.submit(RunConfig(), "mine.app:app") == 7
     superlink.submit(RunConfig())

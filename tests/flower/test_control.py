@@ -48,9 +48,8 @@ def ca_of(superlink: SuperLink) -> bytes:
 
 
 @pytest.fixture
-def api(superlink: SuperLink) -> Iterator[control.Control]:
-    with control.control(superlink.control_address, ca_of(superlink)) as calls:
-        yield calls
+def api(superlink: SuperLink) -> control.Control:
+    return control.Control(superlink.control_address, ca_of(superlink))
 
 
 def fab(serverapp: str = "waiting_app:app") -> bytes:
@@ -128,41 +127,29 @@ def test_a_node_goes_through_all_of_flowers_states(superlink: SuperLink, api: co
 
 
 @pytest.mark.e2e
-def test_a_key_that_is_known_or_was_unregistered_is_in_use(superlink: SuperLink) -> None:
+def test_a_key_that_is_known_or_was_unregistered_is_in_use(api: control.Control) -> None:
     pem = public_key_bytes(ec.generate_private_key(ec.SECP256R1()).public_key())
-
-    def register() -> None:
-        with control.control(superlink.control_address, ca_of(superlink)) as api:
-            api.register_node(pem, "two")
-
-    register()
+    api.register_node(pem, "two")
     with pytest.raises(control.KeyInUse, match="refused: Public key already in use"):
-        register()
-    with control.control(superlink.control_address, ca_of(superlink)) as api:
-        [node_id] = [each.node_id for each in api.nodes() if each.client_id == client_id_of(pem)]
-        api.unregister_node(node_id)
+        api.register_node(pem, "two")
+    [node_id] = [each.node_id for each in api.nodes() if each.client_id == client_id_of(pem)]
+    api.unregister_node(node_id)
     with pytest.raises(control.KeyInUse):
-        register()
+        api.register_node(pem, "two")
 
 
 @pytest.mark.e2e
 def test_refusals_are_one_line(superlink: SuperLink) -> None:
-    ca = ca_of(superlink)
-    with (
-        pytest.raises(control.ControlError, match="refused: Invalid run configuration") as refused,
-        control.control(superlink.control_address, ca) as api,
-    ):
+    api = control.Control(superlink.control_address, ca_of(superlink))
+    with pytest.raises(control.ControlError, match="refused: Invalid run configuration") as refused:
         api.start_run(fab(), {"unknown": 1})
     assert not refused.value.unreachable
     assert "\n" not in str(refused.value)
-    with (
-        pytest.raises(control.ControlError, match="refused: Run ID not found"),
-        control.control(superlink.control_address, ca) as api,
-    ):
+    with pytest.raises(control.ControlError, match="refused: Run ID not found"):
         api.run_status(12)
     told = f"the SuperLink at {superlink.control_address} speaks TLS: give root-certificates"
-    with pytest.raises(control.ControlError) as plain, control.control(superlink.control_address, None) as api:
-        api.nodes()
+    with pytest.raises(control.ControlError) as plain:
+        control.Control(superlink.control_address).nodes()
     assert str(plain.value) == told
     assert not plain.value.unreachable, "asking again does not help"
 
@@ -188,8 +175,8 @@ def test_a_superlink_that_answers_by_tls_is_known_however_it_ends_the_connection
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=(listener,), daemon=True).start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(control.ControlError) as told, control.control(address, None) as api:
-            api.nodes()
+        with pytest.raises(control.ControlError) as told:
+            control.Control(address).nodes()
     assert str(told.value) == f"the SuperLink at {address} speaks TLS: give root-certificates"
 
 
@@ -199,8 +186,8 @@ def test_a_server_that_does_not_speak_tls_is_known_too(tmp_path: Path) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{server.server_port}"
     try:
-        with pytest.raises(control.ControlError) as told, control.control(address, ca) as api:
-            api.nodes()
+        with pytest.raises(control.ControlError) as told:
+            control.Control(address, ca).nodes()
     finally:
         server.shutdown()
         server.server_close()
@@ -208,11 +195,8 @@ def test_a_server_that_does_not_speak_tls_is_known_too(tmp_path: Path) -> None:
 
 
 def test_a_superlink_that_is_not_there_is_not_reachable() -> None:
-    with (
-        pytest.raises(control.ControlError, match=r"127\.0\.0\.1:1 is not reachable") as error,
-        control.control("127.0.0.1:1", None) as api,
-    ):
-        api.nodes()
+    with pytest.raises(control.ControlError, match=r"127\.0\.0\.1:1 is not reachable") as error:
+        control.Control("127.0.0.1:1").nodes()
     assert error.value.unreachable
     assert isinstance(error.value.__context__, httpx.ConnectError)
 
@@ -257,6 +241,10 @@ def test_when_a_node_was_last_seen() -> None:
 def test_a_key_in_use_is_told_from_other_refusals(code: ApiErrorCode, kind: type[control.ControlError]) -> None:
     said = json.dumps(FlowerError(code, "only its log says this").to_json("no"))
     answer = httpx.Response(400, text=said, request=httpx.Request("POST", "http://a"))
-    with pytest.raises(control.ControlError, match="refused: no") as error, control.control("127.0.0.1:9", None):
+
+    def refuse(*_: object) -> None:
         raise httpx.HTTPStatusError("no", request=answer.request, response=answer)
+
+    with pytest.raises(control.ControlError, match="refused: no") as error:
+        control.Control("127.0.0.1:9")._call(refuse, None)
     assert type(error.value) is kind

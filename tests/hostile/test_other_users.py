@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.flower.bundle import build_fab
-from fedappeal.flower.control import control
+from fedappeal.flower.control import Control
 from tests.hostile.federation import Federation, federation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,10 +122,10 @@ def test_every_request_of_another_user_is_refused(attacked: tuple[Federation, di
 
 def test_nothing_of_what_another_user_sent_was_done(attacked: tuple[Federation, dict[str, str], Path]) -> None:
     run, _, mark = attacked
-    with control(run.superlink.control_address, None) as api:
-        assert [each.run_id for each in api.runs()] == [run.run_id]
-        assert api.run_status(run.run_id).status == "running"
-        assert len(api.nodes()) == 2
+    api = Control(run.superlink.control_address)
+    assert [each.run_id for each in api.runs()] == [run.run_id]
+    assert api.run_status(run.run_id).status == "running"
+    assert len(api.nodes()) == 2
     wait_for_a_round(run)
     assert all(line["joined"] == 2 for line in run.history)
     assert not mark.exists()

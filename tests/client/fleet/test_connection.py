@@ -267,12 +267,11 @@ def test_settings_of_the_latest_runs_alone_are_kept(
 
 def test_a_run_is_submitted_followed_and_stopped(superlink: Any) -> None:
     remote = RemoteSuperLink(superlink.control_address)
-    with pytest.raises(ControlError, match="refused: Invalid run configuration"), remote.control() as api:
-        api.start_run(build_fab({"a": 1}), {"b": 2})
+    with pytest.raises(ControlError, match="refused: Invalid run configuration"):
+        remote.start_run(build_fab({"a": 1}), {"b": 2})
     with pytest.raises(ControlError, match="not reachable"):
         RemoteSuperLink("127.0.0.1:1").run_status(1)
-    with remote.control() as api:
-        run_id = api.start_run(build_fab({"a": 1}, "remote_server:app"), {})
+    run_id = remote.start_run(build_fab({"a": 1}, "remote_server:app"), {})
     assert not remote.run_status(run_id).finished
     assert remote.stop_run(run_id)
     assert remote.run_status(run_id).sub_status == "stopped"
@@ -340,8 +339,7 @@ def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch:
                 patch.setattr(signing, "now", lambda ahead=ahead: datetime.now(UTC) + timedelta(seconds=ahead))
                 with pytest.raises(NotConnected, match=f"this machine's clock is .*{said}"):
                     FleetConnection(connection, identity)
-        with remote.control() as api:
-            run_id = api.start_run(build_fab({"a": 1}, "remote_server:app"), {})
+        run_id = remote.start_run(build_fab({"a": 1}, "remote_server:app"), {})
         assert not remote.run_status(run_id).finished
         unregister(remote, identity.client_id)
         with pytest.raises(NotConnected, match="it was known there before: unregistered since"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedappeal.flower.control import ControlError, control
+from fedappeal.flower.control import Control, ControlError
 from fedappeal.flower.node.proxy import proxy_of
 from tests.flower.conftest import Server
 
@@ -123,16 +123,10 @@ def test_on_loopback_no_transport_asks_a_dead_proxy(any_server: Server, monkeypa
 
 def test_the_control_api_follows_the_same_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9")
-    with (
-        pytest.raises(ControlError, match=r"^the SuperLink at 127.0.0.1:9 is not reachable: "),
-        control("127.0.0.1:9", None) as api,
-    ):
-        api.runs()
-    with pytest.raises(ControlError, match=r"all_proxy = 'socks5://...' is not"), control("b.example:9", None) as api:
-        api.runs()
+    with pytest.raises(ControlError, match=r"^the SuperLink at 127.0.0.1:9 is not reachable: "):
+        Control("127.0.0.1:9").runs()
+    with pytest.raises(ControlError, match=r"all_proxy = 'socks5://...' is not"):
+        Control("b.example:9").runs()
     monkeypatch.setenv("all_proxy", DEAD)
-    with (
-        pytest.raises(ControlError, match=r"not reachable by the proxy 127.0.0.1:9 \(all_proxy\): "),
-        control("b.example:9", None) as api,
-    ):
-        api.runs()
+    with pytest.raises(ControlError, match=r"not reachable by the proxy 127.0.0.1:9 \(all_proxy\): "):
+        Control("b.example:9").runs()
