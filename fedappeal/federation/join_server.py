@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -32,7 +33,8 @@ from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.invitation import SECRET_BYTES, JoinPath
 from fedappeal.protocol.proof import client_id_of
 from fedappeal.settings.config import ConfigError
-from fedappeal.web.access import Rejected, read_body
+from fedappeal.system.http_server import read_body
+from fedappeal.web.access import BODY_WAIT
 
 WRONG_WAITS = 1.0
 """Seconds until a wrong guess is answered; of more than `MOST_WRONG` at a time the further ones are at once."""
@@ -103,12 +105,13 @@ class JoinApp:
         if act is None:
             return PlainTextResponse("no federation's invitation\n", HTTPStatus.NOT_FOUND)
         try:
-            body = parse_json(await read_body(Headers(scope=scope), receive, _MOST_BODY))
+            length = Headers(scope=scope).get("content-length", "")
+            body = parse_json(await read_body(receive, length, _MOST_BODY, BODY_WAIT))
             return JSONResponse(
                 await run_in_threadpool(act, bytes.fromhex(body["invitation"]), dict(scope["headers"]))
             )
-        except Rejected as refused:
-            return PlainTextResponse(f"{refused}\n", refused.status)
+        except HTTPException as refused:
+            return PlainTextResponse(f"{refused.detail}\n", refused.status_code)
         except NotRedeemed as refused:
             if str(refused) == UNKNOWN:
                 await self._delay()

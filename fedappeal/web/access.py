@@ -5,7 +5,6 @@ whatever a foreign page makes it send, but never another ``Host`` than the forei
 everything that is no GET the ``Origin`` that asks (request forgery).
 """
 
-import asyncio
 import logging
 import secrets
 from collections import deque
@@ -16,8 +15,11 @@ from types import MappingProxyType
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fedappeal.system.http_server import read_body
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +57,6 @@ def hosts_of(published: str) -> frozenset[str]:
     names = {published.lower(), *(f"{name}:{port}" for name in _LOOPBACK)}
     # A browser leaves out the port that http has anyway.
     return frozenset(names | ({name.rpartition(":")[0] for name in names} if port == "80" else set()))
-
-
-class Rejected(Exception):
-    """A request that is not admitted: the status, and one line why."""
-
-    def __init__(self, status: HTTPStatus, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 class Guarded:
@@ -110,8 +104,8 @@ class Guarded:
         try:
             app, receive = await self._app_and_body(scope, receive)
             await app(scope, receive, guarded_send)
-        except Rejected as refused:
-            answer = PlainTextResponse(f"{refused}\n", refused.status)
+        except HTTPException as refused:
+            answer = PlainTextResponse(f"{refused.detail}\n", refused.status_code)
             await answer(scope, receive, guarded_send)
         except Exception as error:
             log.warning("page: %s %r failed: %s: %s", scope["method"], scope["path"], type(error).__name__, error)
@@ -123,24 +117,25 @@ class Guarded:
         """Return the app that answers a request, and the source of its body.
 
         Raises:
-            Refused: the request does not come in.
+            HTTPException: the request does not come in.
         """
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            raise Rejected(HTTPStatus.FORBIDDEN, "this page has another address: visit the one that was printed")
+            raise HTTPException(HTTPStatus.FORBIDDEN, "this page has another address: visit the one that was printed")
         origins = headers.getlist("origin")
         if (origins or scope["method"] not in _READING) and (len(origins) != 1 or origins[0] not in self._origins):
-            raise Rejected(HTTPStatus.FORBIDDEN, "this page takes nothing from other pages")
+            raise HTTPException(HTTPStatus.FORBIDDEN, "this page takes nothing from other pages")
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         bearer = secret.strip() if scheme.lower() == "bearer" else ""
         asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["method"] in _READING and any(self._is_token(value) for name, value in asked if name == TOKEN):
             return self._welcome(scope["path"], [pair for pair in asked if pair[0] != TOKEN]), receive
         if not (self._is_token(bearer) or any(map(self._is_session, self._cookies(headers)))):
-            raise Rejected(HTTPStatus.FORBIDDEN, "this page needs its token: visit the address that was printed")
+            raise HTTPException(HTTPStatus.FORBIDDEN, "this page needs its token: visit the address that was printed")
         most = self._bodies.get(scope["path"], MOST_BODY)
-        return self._app, _replay(await read_body(headers, receive, most), receive)
+        body = await read_body(receive, headers.get("content-length", ""), most, BODY_WAIT)
+        return self._app, _replay(body, receive)
 
     def _is_token(self, shown: str) -> bool:
         return _equal(shown, self._token)
@@ -166,31 +161,6 @@ class Guarded:
         self._sessions.append(session := new_token())
         answer.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/")
         return answer
-
-
-async def read_body(headers: Headers, receive: Receive, most: int = MOST_BODY) -> bytes:
-    """Return a request's whole body of at most so many bytes.
-
-    Raises:
-        Rejected: it is too large or too slow.
-    """
-    too_large = Rejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {most} bytes")
-    length = headers.get("content-length", "0")
-    if not length.isascii() or not length.isdigit() or len(length) > 12 or int(length) > most:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_WAIT):
-            more = True
-            while more:
-                message = await receive()
-                body += message.get("body", b"")
-                more = message["type"] == "http.request" and message.get("more_body", False)
-                if len(body) > most:
-                    raise too_large
-    except TimeoutError:
-        raise Rejected(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
-    return bytes(body)
 
 
 def new_token() -> str:

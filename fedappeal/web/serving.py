@@ -1,6 +1,5 @@
 """A page's server: uvicorn in a thread of its own, for as long as a `with` lasts."""
 
-import asyncio
 import ipaddress
 import logging
 import os
@@ -17,10 +16,10 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import NotHere
+from fedappeal.system.http_server import BoundedConnection, HttpServer
 from fedappeal.system.socket_owner import Address, NotTold, peer_of
 from fedappeal.web.access import POLICY, TOKEN, Guarded, new_token
 
@@ -56,58 +55,23 @@ def has_slot(visitor: int | str, connected: Sequence[int | str]) -> bool:
     return by_visitor[visitor] < _EACH and others < OTHERS
 
 
-HEADER_WAIT = 5.0
-"""Seconds from a connection's beginning, or from its latest answer, until the next whole request header."""
-
-
-class HeaderWait(H11Protocol):
-    """A uvicorn connection with a deadline for each request header.
-
-    Single bytes do not put it off.
+class PageConnection(BoundedConnection):
+    """A connection to a page, where its visitor has a slot.
 
     Attributes:
         visitor: whose it is, as `fedappeal.web.serving` has it.
     """
 
+    begins_within = idle = 5.0
     visitor: int | str = ""
-    _due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first header, where the visitor has a slot."""
-        others = [connection.visitor for connection in self.connections if isinstance(connection, HeaderWait)]
+        """Watch a connection, unless its visitor has too many."""
+        others = [connection.visitor for connection in self.connections if isinstance(connection, PageConnection)]
         super().connection_made(transport)
         self.visitor = visitor(self.client, self.server)
         if not has_slot(self.visitor, others):
             transport.abort()
-        self._wait_or_not()
-
-    def data_received(self, data: bytes) -> None:
-        """Read data; a whole header ends the wait."""
-        super().data_received(data)
-        self._wait_or_not()
-
-    def on_response_complete(self) -> None:
-        """Begin to wait for the next header."""
-        super().on_response_complete()
-        self._wait_or_not()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        super().connection_lost(exc)
-        self._stop_waiting()
-
-    def _wait_or_not(self) -> None:
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if answering or self.transport.is_closing():
-            self._stop_waiting()
-        elif self._due is None:
-            # As uvicorn ends a connection that was kept alive: what was sent before still arrives.
-            self._due = self.loop.call_later(HEADER_WAIT, self.timeout_keep_alive_handler)
-
-    def _stop_waiting(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
 
 
 LOOPBACK = "127.0.0.1"
@@ -227,22 +191,11 @@ def serve_page(
     with place.listener() as listener, _loggers_put_back():
         shown = f"[{place.host}]" if ":" in place.host else place.host
         page = ServedPage(place.published or f"{shown}:{listener.getsockname()[1]}", new_token())
-        config = uvicorn.Config(
-            Guarded(app, page.token, page.address, policy, bodies),
-            http=HeaderWait,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            log_level=logging.CRITICAL + 1,  # `Guarded` says what fails
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_GRACE,
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],), name="fedappeal-page", daemon=True)
-        thread.start()
+        guarded = Guarded(app, page.token, page.address, policy, bodies)
+        silent = logging.CRITICAL + 1  # `Guarded` says what fails
+        options: dict[str, Any] = {"loop": "asyncio", "log_level": silent, "timeout_graceful_shutdown": _GRACE}
+        server = HttpServer(guarded, PageConnection, "fedappeal-page", **options)
+        thread = server.serve_at(listener)
         try:
             _wait_until_started(server, thread)
             yield page
@@ -261,13 +214,12 @@ def _loggers_put_back() -> Iterator[None]:
     This process may serve something else with it.
     """
     loggers = [logging.getLogger(f"uvicorn.{name}") for name in ("error", "access", "asgi")]
-    before = [(logger, logger.level, logger.handlers, logger.propagate) for logger in loggers]
+    before = [logger.level for logger in loggers]
     try:
         yield
     finally:
-        for logger, level, handlers, propagate in before:
+        for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
-            logger.handlers, logger.propagate = handlers, propagate
 
 
 def _wait_until_started(server: uvicorn.Server, thread: threading.Thread) -> None:

@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from fedappeal.web import serving as header_wait
-from fedappeal.web.serving import PagePlace, ServedPage, serve_page
+from fedappeal.web.serving import PageConnection, PagePlace, ServedPage, serve_page
 from tests.web.pages import small_page
 
 WAIT = 0.5
@@ -20,7 +19,8 @@ MARGIN = 3 * WAIT
 
 @pytest.fixture(autouse=True)
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_wait, "HEADER_WAIT", WAIT)
+    monkeypatch.setattr(PageConnection, "begins_within", WAIT)
+    monkeypatch.setattr(PageConnection, "idle", WAIT)
 
 
 def connected(page: ServedPage) -> socket.socket:

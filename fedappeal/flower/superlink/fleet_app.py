@@ -37,6 +37,7 @@ from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
 from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
 from fedappeal.flower.superlink.request_sizes import SMALL_REQUEST, most_bytes
 from fedappeal.flower.superlink.superlink_log import MEANINGS, RateLimitedLog
+from fedappeal.system.http_server import read_body
 
 MOST_AT_ONCE = 32
 """Calls of one key at one time, each until its answer is on its way."""
@@ -147,26 +148,14 @@ class FleetApp:
         """Return a request's body, within its key's bounds."""
         most, within = SMALL_REQUEST, _SMALL_WITHIN
         too_large = HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)  # as any call of a node that is not known
-        length = headers.get(b"content-length")
-        if (length is None or int(length) > most) and await self._in_thread(self._node_of, key) is not None:
+        length = headers.get(b"content-length", b"").decode("latin-1")
+        if (not length or int(length) > most) and await self._in_thread(self._node_of, key) is not None:
             most, within = most_bytes(call), LONGEST
             too_large = HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request of more than {most} bytes")
-        if length is not None and int(length) > most:
-            raise too_large
-        content, more = bytearray(), True
         try:
-            async with asyncio.timeout(within):
-                while more:
-                    event = await receive()
-                    if event["type"] == "http.disconnect":
-                        raise ConnectionResetError
-                    content += event["body"]
-                    more = event["more_body"]
-                    if len(content) > most:
-                        raise too_large
-        except TimeoutError:
-            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from None
-        return bytes(content)
+            return await read_body(receive, length, most, within)
+        except HTTPException as error:
+            raise too_large if error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else error from None
 
     def _node_of(self, key: bytes) -> int | None:
         node: int | None = self._fleet.state_factory.state().get_node_id_by_public_key(key)

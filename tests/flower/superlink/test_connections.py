@@ -76,7 +76,7 @@ def drip(connection: socket.socket, ended: Callable[[], bool]) -> None:
 def test_a_handshake_is_ended_that_is_not_over_in_time(
     transport: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BEGINS_WITHIN", 1.0)
+    monkeypatch.setattr(connections.FleetConnection, "begins_within", 1.0)
     faster = {"grpc.server_handshake_timeout_ms": 1000}
     assert faster.keys() <= dict(GRPC_OPTIONS).keys()
     monkeypatch.setattr(connections, "GRPC_OPTIONS", tuple(faster.items()))
@@ -92,7 +92,7 @@ def test_a_handshake_is_ended_that_is_not_over_in_time(
 def test_a_connection_over_http_is_ended_without_a_first_request(
     certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BEGINS_WITHIN", 1.0)
+    monkeypatch.setattr(connections.FleetConnection, "begins_within", 1.0)
     for address in serve("http", certificate):
         with shake_hands(address) as connection:
             connection.settimeout(20)

@@ -219,8 +219,8 @@ def test_what_is_no_http_leaves_nothing_in_the_log(served: Server, caplog: pytes
 
 
 def test_a_slow_sender_and_a_quiet_connection_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "IDLE", 1.0)
-    monkeypatch.setattr(connections, "BEGINS_WITHIN", 1.0)
+    monkeypatch.setattr(connections.FleetConnection, "idle", 1.0)
+    monkeypatch.setattr(connections.FleetConnection, "begins_within", 1.0)
     monkeypatch.setattr(fleet_app, "LONGEST", 2.0)
     monkeypatch.setattr(fleet_app, "_SMALL_WITHIN", 0.5)
     for served in serve_by("http"):
@@ -244,8 +244,8 @@ def test_a_slow_sender_and_a_quiet_connection_are_ended(monkeypatch: pytest.Monk
 def test_a_call_that_is_held_for_longer_than_a_connection_may_be_idle_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "IDLE", 1.0)
-    monkeypatch.setattr(connections, "BEGINS_WITHIN", 0.5)
+    monkeypatch.setattr(connections.FleetConnection, "idle", 1.0)
+    monkeypatch.setattr(connections.FleetConnection, "begins_within", 0.5)
     for served in serve_by("http"):
         fleet, node = served.node()
         assert fleet.pull(node, 2.5) is None
