@@ -12,7 +12,7 @@ SuperLink forget it while its objects are on their way: the ServerApp's push wou
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -340,14 +340,14 @@ def _is_over(handed: PullMessagesResponse) -> bool:
 
 def guard_fleet_api(
     serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None,
-    first: Sequence[grpc.ServerInterceptor] = (),
+    own: str = "",
     keys_only: bool = False,
 ) -> None:
     """Bound the nodes of this process's SuperLink, and hold their polls.
 
     Args:
         serve_too: serves the same calls, and the same polls, over HTTP: beside gRPC, or alone where Flower has none.
-        first: interceptors that run before Flower's, over gRPC.
+        own: ``HOST:PORT`` at which gRPC serves one user; empty: it serves all.
         keys_only: whether registered keys alone are admitted; over gRPC Flower says it.
     """
     polls = HeldPolls()
@@ -367,7 +367,7 @@ def guard_fleet_api(
     create = flower.generic_create_grpc_server
 
     def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **rest: Any) -> grpc.Server:
-        return create(*args, interceptors=[GrpcPolls(polls), *first, *(interceptors or [])], **rest)
+        return create(*args, interceptors=[GrpcPolls(polls, own), *(interceptors or [])], **rest)
 
     replace_name(flower, "FleetServicer", make)
     replace_name(flower, "generic_create_grpc_server", outermost)

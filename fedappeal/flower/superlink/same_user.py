@@ -1,14 +1,12 @@
 """Who may come in at a port of loopback: processes of the user who started the SuperLink."""
 
 import os
-from collections.abc import Callable
-from typing import Any
 from urllib.parse import unquote
 
-import grpc  # type: ignore[import-untyped, unused-ignore]
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fedappeal.flower.node.tls import split_address
 from fedappeal.flower.superlink.superlink_log import RateLimitedLog
 from fedappeal.system.socket_owner import Address, NotTold, peer_of
 
@@ -61,48 +59,19 @@ class SameUserOnly:
             await PlainTextResponse(REFUSED, 403, {"connection": "close"})(scope, receive, send)
 
 
-class SameUserInterceptor(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """The Fleet API for one user (gRPC).
+def admits_peer(address: str, peer: str) -> bool:
+    """Return whether a gRPC call's other end is this process's user; log a refusal.
 
     Args:
         address: ``HOST:PORT`` that the server listens at, a host of loopback.
+        peer: the call's, as gRPC writes it.
     """
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler | None:
-        """Return a handler that checks the caller's user first.
-
-        The Fleet API has methods of one request and one reply alone.
-        """
-        handler = continuation(handler_call_details)
-        if handler is None:
-            return None
-        if handler.unary_unary is None:
-            raise TypeError(f"{handler_call_details.method} streams: nothing here can refuse it")
-
-        def guarded(request: Any, context: grpc.ServicerContext) -> Any:
-            # A call whose connection has ended meanwhile is no call: its address may be another process's by now.
-            if not (self._admits(context.peer()) and context.is_active()):
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSED)
-            return handler.unary_unary(request, context)
-
-        return grpc.unary_unary_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
-
-    def _admits(self, peer: str) -> bool:
-        remote = grpc_address(peer)
-        if remote is None:
-            return admits(None, None, "Fleet port")
-        host = self._host
-        if host == "localhost":
-            host = "::1" if ":" in remote[0] else "127.0.0.1"
-        return admits(remote, (host, self._port), "Fleet port")
+    remote, (host, port) = grpc_address(peer), split_address(address)
+    if remote is None:
+        return admits(None, None, "Fleet port")
+    if host == "localhost":
+        host = "::1" if ":" in remote[0] else "127.0.0.1"
+    return admits(remote, (host, port), "Fleet port")
 
 
 def grpc_address(peer: str) -> Address | None:

@@ -33,7 +33,7 @@ from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.object_store import keep_objects_in_memory
 from fedappeal.flower.superlink.runtime_fast_path import RuntimeFastPath
-from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly
+from fedappeal.flower.superlink.same_user import SameUserOnly
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.versions import FLEET_OVER_GRPC, SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
 from fedappeal.settings.config import ConfigError
@@ -216,13 +216,13 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
         replace_name(superlink_app, "fleet_router", APIRouter())
     allow_open_files()
     listeners = ports.listen()
-    first = [SameUserInterceptor(ports.fleet)] if guarded and ports.is_own(ports.fleet) else []
 
     def serve(*fleet: Any) -> None:
         for address, listener in listeners.items():
             _serve_http(listener, ports.tls, guarded and ports.is_own(address), *fleet)
 
-    guard_fleet_api(serve if listeners else None, first, ports.keys_only)
+    own = ports.fleet if guarded and ports.is_own(ports.fleet) else ""
+    guard_fleet_api(serve if listeners else None, own, ports.keys_only)
     if FLEET_OVER_GRPC:
         # Flower's module alone sees it, and what else in this process makes a server does not.
         bounded = {**vars(grpc), "server": partial(make_grpc_server, grpc.server)}

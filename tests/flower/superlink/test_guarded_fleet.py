@@ -1,7 +1,6 @@
 """How long polls are held, and how Flower makes a Fleet API; what nodes are handed is in test_held_polls."""
 
 import inspect
-from unittest.mock import Mock
 
 import pytest
 
@@ -35,12 +34,12 @@ def test_polls_are_held_before_all_and_calls_are_guarded_behind_all(
     monkeypatch.setattr(flower, "generic_create_grpc_server", lambda *, interceptors, **_: made.append(interceptors))
     for name in ("FleetServicer", "GRPC_MAX_MESSAGE_LENGTH"):
         monkeypatch.setattr(flower, name, getattr(flower, name))  # put back after the test
-    door = Mock()
-    guard_fleet_api(first=[door])
+    guard_fleet_api(own="127.0.0.1:9092")
     flower.generic_create_grpc_server(interceptors=before)
     ((outermost, *rest),) = made
     assert isinstance(outermost, GrpcPolls)
-    assert rest == [door, *(before or [])], "and this one is asked before Flower's"
+    assert outermost._own == "127.0.0.1:9092"
+    assert rest == (before or []), "and it is asked before Flower's"
     assert flower.GRPC_MAX_MESSAGE_LENGTH == LARGEST_REQUEST
     run = inspect.getsource(flower._run_fleet_api_grpc_rere)
     assert "fleet_servicer = FleetServicer(" in run

@@ -21,6 +21,8 @@ def test_only_calls_of_one_request_and_one_reply_are_held() -> None:
     assert polls.intercept_service(lambda _: None, details) is None
     stream = grpc.stream_stream_rpc_method_handler(lambda requests, context: requests)
     assert polls.intercept_service(lambda _: stream, details) is stream
+    with pytest.raises(TypeError, match="PullMessages streams: nothing here can refuse it"):
+        GrpcPolls(HeldPolls(), "127.0.0.1:9092").intercept_service(lambda _: stream, details)
     unary = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
     held = polls.intercept_service(lambda _: unary, details)
     assert held is not None

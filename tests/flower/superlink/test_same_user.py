@@ -13,7 +13,9 @@ from flwr.proto import fleet_pb2_grpc
 
 from fedappeal.flower.node.proxy import is_loopback
 from fedappeal.flower.superlink import same_user
-from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly, grpc_address
+from fedappeal.flower.superlink.held_grpc import GrpcPolls
+from fedappeal.flower.superlink.held_polls import HeldPolls
+from fedappeal.flower.superlink.same_user import SameUserOnly, grpc_address
 
 
 @pytest.mark.parametrize(
@@ -90,13 +92,13 @@ class Call:
 @pytest.mark.parametrize("active", [True, False])
 def test_the_grpc_door_and_a_call_whose_connection_has_ended(active: bool) -> None:
     handler = grpc.unary_unary_rpc_method_handler(lambda request, context: f"answered {request}")
-    details = SimpleNamespace(method="/flwr.proto.Fleet/PullMessages")
+    details = SimpleNamespace(method="/flwr.proto.Fleet/PullMessages", invocation_metadata=())
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as client,
     ):
         server, _ = listener.accept()
-        door = SameUserInterceptor("127.0.0.1:{1}".format(*listener.getsockname()))
+        door = GrpcPolls(HeldPolls(), "127.0.0.1:{1}".format(*listener.getsockname()))
         guarded = door.intercept_service(lambda details: handler, details)
         assert guarded is not None
         call = Call("ipv4:{}:{}".format(*client.getsockname()), active)
@@ -123,5 +125,5 @@ def test_the_address_at_which_a_peer_has_come(
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr(same_user, "peer_of", lambda remote, local: asked.append(local))
-    SameUserInterceptor(listens)._admits(peer)
+    same_user.admits_peer(listens, peer)
     assert asked == [local]

@@ -21,7 +21,7 @@ from fedappeal.flower.superlink.connections import make_grpc_server
 from fedappeal.flower.superlink.fleet_app import FleetApp
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.superlink.runtime_fast_path import RuntimeFastPath
-from fedappeal.flower.superlink.same_user import SameUserInterceptor, SameUserOnly
+from fedappeal.flower.superlink.same_user import SameUserOnly
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
 from fedappeal.flower.versions import GRPC_FLEET, SUPERNODE_SPEAKS_HTTP
@@ -69,9 +69,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
 
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch, started: list[Started]) -> list[Any]:
-    """The interceptors that stand before a Fleet API's calls."""
+    """The address at which gRPC serves one user; empty: it serves all."""
     made: list[Any] = []
-    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve, first, keys: made.extend(first))
+    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve, own, keys: made.append(own))
     return made
 
 
@@ -106,7 +106,7 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
     assert start.grpc_server.args == (grpc.server,), "which others in this process call as before"
     assert start.proxy_headers == {"proxy_headers": False}
     assert (start.grpc_control, start.grpc_fleet) == (None, "1")
-    assert [type(door) for door in fleet] == [SameUserInterceptor]
+    assert fleet == ["127.0.0.1:0"]
     assert start.superexec is SuperExec
 
 
@@ -116,7 +116,7 @@ def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fl
     assert SameUserOnly not in [each.cls for each in start.apps]
     assert start.apps[0].cls is RuntimeFastPath
     assert start.grpc_control is None, "a second Control API is not served in any case"
-    assert fleet == []
+    assert fleet == [""]
     assert start.superexec is SuperExec
 
 
