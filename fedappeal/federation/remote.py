@@ -1,16 +1,18 @@
 """A long-running SuperLink, whose clients come and go: its nodes, its runs, and how a run is followed to its end."""
 
+import ssl
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedappeal.federation.address import read_root_certificates
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
 from fedappeal.flower.control import LISTED, Control, ControlError, FlowerRunStatus
 from fedappeal.flower.node.tls import served_certificate, split_address
 from fedappeal.settings.address import check_address
-from fedappeal.settings.config import RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.model import local_path
 from fedappeal.system.validity import Validity
 
 if TYPE_CHECKING:
@@ -120,6 +122,27 @@ class RemoteSuperLink(Control):
         own = next(run for run in runs if run.run_id == run_id)
         later = (run.run_id for run in runs if run.folder == own.folder and run.started > own.started)
         return next(later, 0) if own.folder else 0
+
+
+def read_root_certificates(path: str) -> bytes | None:
+    """Return the content of a CA certificate file; None if no file is named.
+
+    None means plaintext.
+
+    Raises:
+        ConfigError: if it cannot be read or is no certificate.
+    """
+    if not path:
+        return None
+    file = local_path(path, "root-certificates")
+    try:
+        content = file.read_bytes().removeprefix(BOM_UTF8)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError):  # the first is an OSError too
+        raise ConfigError(f"root-certificates = '{path}' is not allowed: it holds no certificate in PEM") from None
+    except OSError as error:
+        raise ConfigError(f"root-certificates = '{path}' is not allowed: {error.strerror or error}") from None
+    return content
 
 
 class ServedCertificate:

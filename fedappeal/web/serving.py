@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from fedappeal.settings.address import listener
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import NotHere
 from fedappeal.system.http_server import BoundedConnection, HttpServer
 from fedappeal.system.socket_owner import Address, NotTold, peer_of
 from fedappeal.web.access import POLICY, TOKEN, Guarded, new_token
@@ -143,14 +143,7 @@ class PagePlace:
         if self.published and not (address and 0 < int(address[1]) < 65536):
             allowed = "HOST:PORT, as a browser has it"
             raise ConfigError(f"{self.setting}-published = '{self.published}' is not allowed: {allowed}")
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"{self.setting} = {self.port} is not allowed: 0 (the system picks one) to 65535")
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        try:
-            return socket.create_server((self.host, self.port), family=family)
-        except OSError as error:
-            why = f"{error.strerror or error} ({self.host}:{self.port})"
-            raise NotHere(f"{self.setting} = {self.port} is not allowed: {why}") from None
+        return listener(self.host, self.port, self.setting)
 
 
 @dataclass(frozen=True)
@@ -188,14 +181,14 @@ def serve_page(
     Raises:
         ConfigError: as `PagePlace.listener`.
     """
-    with place.listener() as listener, _loggers_put_back():
+    with place.listener() as bound, _loggers_put_back():
         shown = f"[{place.host}]" if ":" in place.host else place.host
-        page = ServedPage(place.published or f"{shown}:{listener.getsockname()[1]}", new_token())
+        page = ServedPage(place.published or f"{shown}:{bound.getsockname()[1]}", new_token())
         guarded = Guarded(app, page.token, page.address, policy, bodies)
         silent = logging.CRITICAL + 1  # `Guarded` says what fails
         options: dict[str, Any] = {"loop": "asyncio", "log_level": silent, "timeout_graceful_shutdown": _GRACE}
         server = HttpServer(guarded, PageConnection, "fedappeal-page", **options)
-        thread = server.serve_at(listener)
+        thread = server.serve_at(bound)
         try:
             _wait_until_started(server, thread)
             yield page

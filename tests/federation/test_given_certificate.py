@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedappeal.cli.start import submit_run
-from fedappeal.federation.address import read_root_certificates
 from fedappeal.federation.certificates import make_key
 from fedappeal.federation.nodes import PublicKey
-from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.remote import RemoteSuperLink, read_root_certificates
 from fedappeal.runs.launch.superlink import Submission
 from tests.client import certificates
 

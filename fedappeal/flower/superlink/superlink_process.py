@@ -36,8 +36,8 @@ from fedappeal.flower.superlink.runtime_fast_path import RuntimeFastPath
 from fedappeal.flower.superlink.same_user import SameUserOnly
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.versions import FLEET_OVER_GRPC, SUPERNODE_SPEAKS_HTTP, serve_fleet_by_grpc
+from fedappeal.settings.address import listener as address_listener
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import NotHere
 from fedappeal.system.tuning import return_freed_memory
 
 FLEET, FLEET_HTTP = "--fleet-api-address", "--fleet-http-address"
@@ -134,12 +134,9 @@ def listener(address: str, setting: str) -> socket.socket:
     """Return a socket that is bound to an address; ConfigError if that is not possible."""
     try:
         host, port = split_address(address)
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise ConfigError(f"{setting} = '{address}' is not allowed: HOST:PORT") from None
-    except OSError as error:  # a name that is none has a negative number
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-        raise NotHere(f"{setting} = '{address}' is not allowed: {reason}") from None
+    return address_listener(host, port, setting, address)
 
 
 def _parsers() -> tuple[Any, Any]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.settings import GRPC, HTTP
-from fedappeal.federation.address import check_port
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
 from fedappeal.flower.bundle import CLIENT_APP
@@ -29,6 +28,7 @@ from fedappeal.runs.checks import (
 from fedappeal.runs.launch.clients import ClientProcesses, ClientsEnded
 from fedappeal.runs.launch.observers import INTERRUPTED, Observers, RunUnfinished, Screen, resumable
 from fedappeal.runs.plan import RunPlan, check_bounded
+from fedappeal.settings.address import listener
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import is_reference
 from fedappeal.system.process_end import end_as_interrupt
@@ -63,7 +63,7 @@ class LocalProcesses:
             ConfigError: for the first that is.
         """
         check_bounded(plan.plugins)
-        check_port(self.port)
+        listener("127.0.0.1", self.port, "port").close()
         if self.transport not in (GRPC, HTTP):  # a run's folder may say anything
             raise ConfigError(f"transport = {self.transport!r} is not allowed: {GRPC}, {HTTP}")
         check_guarded()

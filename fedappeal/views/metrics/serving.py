@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedappeal.settings.address import listener
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.packages import require
 
@@ -47,11 +48,9 @@ class MetricsPort:
             ) from None
         if not self.port:
             return
-        from fedappeal.federation.address import check_port  # what it brings is not for `--help`
-
         if not 0 < self.port < 65536:
             raise ConfigError(f"metrics-port = {self.port} is not allowed: 1 to 65535; 0: none")
-        check_port(self.port, "metrics-port", self.address)
+        listener(self.address, self.port, "metrics-port").close()
         asked = f"metrics-port = {self.port} is not allowed: it needs 'prometheus-client', which is not installed"
         require(asked, "metrics", "prometheus_client")
 
