@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedappeal.core.plugins import allow_options
-from fedappeal.federation.detached import NotDone, submit_detached
-from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.remote import NotDone, RemoteSuperLink
 from fedappeal.flower.control import ControlError, ListedRun
 from fedappeal.flower.superlink.superlink_process import Ports
 from fedappeal.flower.superlink.unfinished_runs import unfinished_runs
@@ -161,4 +160,4 @@ def _continuation(superlink: RemoteSuperLink, run: ListedRun, own: Path, allow: 
         for line in folder.mend():
             _log.warning(line)
         folder.event(RESTARTED, run=run.run_id)
-    return submit_detached(superlink, "resume", str(folder.path), *allow_options(allow))
+    return superlink.submit_detached("resume", str(folder.path), *allow_options(allow))

@@ -1,6 +1,9 @@
 """A long-running SuperLink, whose clients come and go: its nodes, its runs, and how a run is followed to its end."""
 
+import shlex
 import ssl
+import subprocess
+import sys
 import time
 from codecs import BOM_UTF8
 from collections.abc import Callable
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
 from fedappeal.flower.control import LISTED, Control, ControlError, FlowerRunStatus
 from fedappeal.flower.node.tls import served_certificate, split_address
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.address import check_address
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.settings.model import local_path
@@ -25,8 +29,13 @@ _TLS_WITHIN = 3.0
 _LOOK_EVERY = 3600.0
 _CONTINUED_WITHIN = 60.0
 """Seconds in which a SuperLink that came back submits the continuation of a run that has failed meanwhile."""
+_SUBMITTED_WITHIN = 300.0
 PATIENCE = 180.0
 """Seconds without an answer of the SuperLink after which waiting is given up; a restarted one is back sooner."""
+
+
+class NotDone(ValueError):
+    """An action was not carried out; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,25 @@ class RemoteSuperLink(Control):
         settings = config.as_config()
         fab = build_fab(settings, clientapp=clientapp)
         return self.start_run(fab, {key: settings[key] for key in LISTED})
+
+    def submit_detached(self, command: str, *options: str) -> str:
+        """Return the id of the run that a command submits, `submit` or `resume`, in a process of its own.
+
+        Raises:
+            NotDone: it submits none; with what it says.
+        """
+        words = [command, *options, "--detach", "--superlink", self.address]
+        words += ["--root-certificates", self.ca_file] if self.ca_file else []
+        start = [sys.executable, "-P", "-m", "fedappeal.cli.main", *words]
+        try:
+            done = subprocess.run(start, capture_output=True, text=True, timeout=_SUBMITTED_WITHIN, check=False)
+        except subprocess.TimeoutExpired:
+            raise NotDone(f"nothing was heard of it for {_SUBMITTED_WITHIN:g} s: {shlex.join(words)}") from None
+        output = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip().splitlines()
+        last = printable(output[-1]) if output else f"exit code {done.returncode}"
+        if done.returncode != 0:
+            raise NotDone(last)
+        return last
 
     def follow(
         self,

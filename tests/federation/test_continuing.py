@@ -9,8 +9,7 @@ import pytest
 
 from fedappeal.federation import continuing
 from fedappeal.federation.continuing import UnfinishedRuns, continue_unfinished
-from fedappeal.federation.detached import NotDone
-from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.remote import NotDone, RemoteSuperLink
 from fedappeal.flower.control import ListedRun
 from fedappeal.flower.superlink.superlink_process import Ports
 from fedappeal.record.folder import RunFolder
@@ -59,7 +58,7 @@ def test_each_folder_continues_once_and_what_cannot_is_said(
 
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: runs)
     monkeypatch.setattr(RemoteSuperLink, "stop_run", lambda superlink, run_id: stopped.append(run_id))
-    monkeypatch.setattr(continuing, "submit_detached", submit)
+    monkeypatch.setattr(RemoteSuperLink, "submit_detached", submit)
     monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [1, 2, 3, 4, 5])
     continuing._continue(RemoteSuperLink("h:1"), unfinished := UnfinishedRuns(tmp_path / "state.db"), ["mine"])
     assert unfinished.ids == []
@@ -92,7 +91,7 @@ def test_a_run_that_is_stopped_while_another_one_is_continued_stays_stopped(
 
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: list(runs))
     monkeypatch.setattr(RemoteSuperLink, "stop_run", lambda superlink, run_id: False)
-    monkeypatch.setattr(continuing, "submit_detached", submit)
+    monkeypatch.setattr(RemoteSuperLink, "submit_detached", submit)
     monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [1, 2])
     continuing._continue(RemoteSuperLink("h:1"), UnfinishedRuns(tmp_path / "state.db"), [])
     assert commands == [("resume", str(one))]
@@ -108,7 +107,7 @@ def test_a_folder_that_cannot_be_written_keeps_no_other_run_from_continuing(
     runs = [ListedRun(k, "running", "", "", f"2026-01-0{k}", "", str(path)) for k, path in enumerate((one, two), 1)]
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: runs)
     monkeypatch.setattr(RemoteSuperLink, "stop_run", lambda superlink, run_id: False)
-    monkeypatch.setattr(continuing, "submit_detached", lambda *words: "9")
+    monkeypatch.setattr(RemoteSuperLink, "submit_detached", lambda *words: "9")
     monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [1, 2])
     monkeypatch.setattr(RunFolder, "mend", lambda folder: iter(()))
     continuing._continue(RemoteSuperLink("h:1"), unfinished := UnfinishedRuns(tmp_path / "state.db"), [])
@@ -132,7 +131,7 @@ def test_a_restored_federation_continues_the_copy_of_a_run(
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: runs)
     monkeypatch.setattr(RemoteSuperLink, "stop_run", lambda superlink, run_id: False)
-    monkeypatch.setattr(continuing, "submit_detached", lambda superlink, *words: commands.append(words) or "9")
+    monkeypatch.setattr(RemoteSuperLink, "submit_detached", lambda superlink, *words: commands.append(words) or "9")
     monkeypatch.setattr(continuing, "unfinished_runs", lambda database: [1])
     continuing._continue(RemoteSuperLink("h:1"), UnfinishedRuns(tmp_path / "restored" / "state.db"), [])
     assert commands == [("resume", str(first if original == "another run" else copy))]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.core.plugins import allow_options
-from fedappeal.federation.detached import NotDone as NotDone
-from fedappeal.federation.detached import submit_detached
+from fedappeal.federation.remote import NotDone as NotDone
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.flower.control import ControlError
 from fedappeal.protocol.foreign_text import printable
@@ -121,14 +120,14 @@ class SubmittedRun(ForeignRun):
     def resume(self, path: Path, rounds: int = 0) -> str:
         """Submit the continuation of a run; return a confirmation."""
         more = [*(["--rounds", str(rounds)] if rounds else []), *allow_options(self.allow)]
-        return f"it continues as run {submit_detached(self.superlink, 'resume', str(path), *more)}"
+        return f"it continues as run {self.superlink.submit_detached('resume', str(path), *more)}"
 
     def start(self, file: str) -> str:
         """Submit a run with a file's settings; return a confirmation."""
         if self.runs is None or file not in settings_files(self.runs):
             return super().start(file)
         options = run_options(self.runs / file, self.runs, self.allow)
-        return f"run {submit_detached(self.superlink, 'submit', *options)} was started"
+        return f"run {self.superlink.submit_detached('submit', *options)} was started"
 
 
 def _command(what: str, path: Path | None, more: str = "") -> dict[str, str]:

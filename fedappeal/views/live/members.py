@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.federation import invitations, nodes
-from fedappeal.federation.detached import NotDone
 from fedappeal.federation.folder import FederationFolder
 from fedappeal.federation.invitations import Invitations, Invited
-from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.remote import NotDone, RemoteSuperLink
 from fedappeal.flower.control import UNREGISTERED, ListedRun, Node
 from fedappeal.protocol.foreign_text import SHOWN_ID, one_line, printable
 from fedappeal.settings.config import ConfigError

@@ -48,7 +48,7 @@ def test_an_operator_uses_each_button(
         commands.append([*command])
         return str(100 + len(commands))
 
-    monkeypatch.setattr("fedappeal.views.live.actions.submit_detached", submit_detached)
+    monkeypatch.setattr(RemoteSuperLink, "submit_detached", submit_detached)
     asked = SubmittedRun(SUPERLINK, tmp_path)
     running = RunFolder.open(second).alone()
     running.__enter__()
