@@ -11,8 +11,8 @@ from pathlib import Path
 from fedappeal.core.plugins import allow_options
 from fedappeal.federation.remote import NotDone, RemoteSuperLink
 from fedappeal.flower.control import ControlError, ListedRun
+from fedappeal.flower.superlink.database_file import unfinished_runs
 from fedappeal.flower.superlink.superlink_process import Ports
-from fedappeal.flower.superlink.unfinished_runs import unfinished_runs
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import RESTARTED
 from fedappeal.settings.config import ConfigError

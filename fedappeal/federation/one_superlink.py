@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError
 
 from fedappeal.federation.continuing import continue_unfinished
-from fedappeal.flower.superlink.half_made import set_aside_half_made
+from fedappeal.flower.superlink.database_file import set_aside_half_made
 from fedappeal.flower.superlink.superlink_log import warn_of_ends
 from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
 from fedappeal.settings.config import ConfigError
@@ -38,7 +38,7 @@ def run_one_superlink(
             continue_unfinished(ports, allow)
         warn_of_ends(dates)
         try:
-            run_superlink(arguments, guarded=guarded)
+            run_superlink(ports, guarded=guarded)
         except (sqlite3.Error, DBAPIError) as error:  # a full disk
             reason = error.orig if isinstance(error, DBAPIError) else error
             raise ConfigError(f"database = '{ports.database}' cannot be read or written: {reason}") from None

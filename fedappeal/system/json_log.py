@@ -86,8 +86,5 @@ class JsonFormat(logging.Formatter):
         message = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             message = f"{message}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-        facts = {
-            "event": "log",
-            **{k: v for k, v in vars(record).items() if k in ("event", "run", "round", "client")},
-        }
+        facts = {"event": "log", **vars(record)}
         return json_line(record.levelname.lower(), record.name, message, facts, record.created)

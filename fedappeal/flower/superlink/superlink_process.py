@@ -184,18 +184,17 @@ def _refuse(message: str) -> None:
     raise ConfigError(f"{message} (fedappeal superlink --help)")
 
 
-def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
+def run_superlink(ports: Ports, *, guarded: bool) -> None:
     """Run the SuperLink.
 
     Args:
-        arguments: options of `flower-superlink`, and `FLEET_HTTP`.
+        ports: those of its options.
         guarded: whether the Control and Runtime APIs serve processes of this user only, and the Fleet API too where
             it is on loopback and asks for no key.
 
     Raises:
         ConfigError: options that cannot be guarded; before anything is started.
     """
-    ports = Ports.of(arguments)
     return_freed_memory()
     if guarded and not is_loopback(ports.host):
         raise ConfigError(

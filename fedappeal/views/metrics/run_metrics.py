@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from fedappeal.protocol.metric import ACCURACY
@@ -46,12 +47,7 @@ class FolderMetrics(CollectorRegistry):
     ) -> None:
         super().__init__()
         self._latest, self._folder = latest, _NOWHERE
-        self._connected = connected
-        self._clients: Gauge | None = None
-        if connected is not None:
-            self._clients = Gauge("fedappeal_clients_connected", "Clients connected to the SuperLink", registry=self)
-        words = "When the SuperLink's certificate ends, since 1970"
-        self._validity, self._end = validity, Gauge("fedappeal_certificate_end_seconds", words, registry=None)
+        self._connected, self._validity = connected, validity
         self._follower = Follower(_NOWHERE)
         self._run: RunMetrics | None = None
         self._alone = threading.Lock()
@@ -59,15 +55,16 @@ class FolderMetrics(CollectorRegistry):
     def collect(self) -> Iterator[MetricFamily]:
         """Read the folder's new lines, and yield all metrics."""
         with self._alone:
-            if self._clients is not None and self._connected is not None:
+            families: list[MetricFamily] = []
+            if self._connected is not None:
                 count = self._connected()
-                self._clients.set(float("nan") if count is None else count)
+                words, value = "Clients connected to the SuperLink", float("nan") if count is None else count
+                families.append(GaugeMetricFamily("fedappeal_clients_connected", words, value))
             with suppress(OSError, ConfigError):  # the folder may not be there yet, or be seen no more
                 self._read()
-            families: list[MetricFamily] = [*super().collect()]
             if dates := self._validity():
-                self._end.set(dates.end.timestamp())
-                families += self._end.collect()
+                words, value = "When the SuperLink's certificate ends, since 1970", dates.end.timestamp()
+                families.append(GaugeMetricFamily("fedappeal_certificate_end_seconds", words, value))
             families += self._run.registry.collect() if self._run else []
         yield from families
 

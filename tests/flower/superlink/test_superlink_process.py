@@ -98,7 +98,7 @@ def test_a_transport_that_cannot_be_guarded_is_refused() -> None:
 
 
 def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started], fleet: list[Any]) -> None:
-    run_superlink(OPTIONS, guarded=True)
+    run_superlink(Ports.of(OPTIONS), guarded=True)
     (start,) = started
     assert start.arguments == ["flower-superlink", *OPTIONS]
     assert [layer.cls for layer in start.apps[:2]] == [SameUserOnly, RuntimeFastPath], "the door is outermost"
@@ -111,7 +111,7 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
 
 
 def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fleet: list[Any]) -> None:
-    run_superlink(OPTIONS, guarded=False)
+    run_superlink(Ports.of(OPTIONS), guarded=False)
     (start,) = started
     assert SameUserOnly not in [each.cls for each in start.apps]
     assert start.apps[0].cls is RuntimeFastPath
@@ -135,7 +135,7 @@ def test_the_fleet_port_over_http_has_a_door_where_it_is_for_one_user(
 
 def test_a_host_that_cannot_be_guarded_is_refused(started: list[Started]) -> None:
     with pytest.raises(ConfigError, match=r"host = '0\.0\.0\.0' is not allowed: 127\.0\.0\.1 or ::1"):
-        run_superlink([*OPTIONS, "--host", "0.0.0.0"], guarded=True)
+        run_superlink(Ports.of([*OPTIONS, "--host", "0.0.0.0"]), guarded=True)
     assert started == []
 
 

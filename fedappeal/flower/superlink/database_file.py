@@ -1,6 +1,8 @@
-"""A database of which Flower had not made all tables when its first SuperLink was stopped, or its disk was full.
+"""What is read of a SuperLink's database, a file of SQLite, before one starts on it.
 
-Flower makes them in place, and can neither use nor complete such a file.
+A first SuperLink that was stopped, or whose disk was full, leaves a file without all tables: Flower makes them in
+place, and can neither use nor complete it. And of the runs that were under way Flower itself soon says that they
+failed, since their server processes give no sign of life any more.
 """
 
 import sqlite3
@@ -11,6 +13,13 @@ from typing import Any
 
 from alembic.script import ScriptDirectory
 from flwr.supercore.logger import FLOWER_LOGGER
+
+from fedappeal.settings.config import ConfigError
+
+_BEGUN = """
+SELECT run.run_id FROM run JOIN task ON task.task_id = run.primary_task_id
+WHERE task.starting_at IS NOT NULL AND task.finished_at IS NULL ORDER BY task.pending_at
+"""
 
 
 def set_aside_half_made(database: Path) -> None:
@@ -42,3 +51,22 @@ def _is_half_made(database: Path) -> bool:
         made = connection.execute("SELECT version_num FROM alembic_version") if "alembic_version" in tables else ()
         migrations: Any = import_module("flwr.supercore.state.alembic.utils").ALEMBIC_DIR
         return {version for (version,) in made} != set(ScriptDirectory(migrations).get_heads())
+
+
+def unfinished_runs(database: Path) -> list[int]:
+    """Return the ids of the runs that had begun and not ended, in the order in which they were submitted.
+
+    A run that had not begun is not among them: Flower begins it.
+
+    Raises:
+        ConfigError: the file is no database of this Flower's.
+    """
+    if not database.exists():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            rows = connection.execute(_BEGUN).fetchall() if tables != (0,) else []
+    except sqlite3.Error as error:
+        raise ConfigError(f"database = '{database}' cannot be read for runs to continue: {error}") from None
+    return [run_id % 2**64 for (run_id,) in rows]  # SQLite's integers have a sign
