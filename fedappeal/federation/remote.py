@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
-from fedappeal.flower.control import LISTED, Control, ControlError, FlowerRunStatus
+from fedappeal.flower.control import LISTED, STOPPED, Control, ControlError, ListedRun
 from fedappeal.flower.node.tls import served_certificate, split_address
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.address import check_address
@@ -116,7 +116,7 @@ class RemoteSuperLink(Control):
         """
         shown, next_status, answered, lost = "", time.monotonic(), time.monotonic(), float("-inf")
         while True:
-            status: FlowerRunStatus | None = None
+            status: ListedRun | None = None
             if time.monotonic() >= next_status:
                 try:
                     status = self.run_status(run_id)
@@ -195,9 +195,9 @@ class ServedCertificate:
         return self._validity
 
 
-def _failure(status: FlowerRunStatus, reason: str) -> str:
+def _failure(status: ListedRun, reason: str) -> str:
     if status.completed:
         return ""
-    if status.stopped:
+    if status.status == STOPPED:
         return "the run was stopped"
-    return f"the run {status.sub_status}: {reason or status.details or 'the SuperLink says no more'}"
+    return f"the run {status.status}: {reason or status.details or 'the SuperLink says no more'}"

@@ -18,7 +18,6 @@ from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_
 from flwr.proto import control_pb2
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run as RunProto
-from flwr.proto.run_pb2 import RunStatus as RunStatusProto
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
@@ -39,6 +38,8 @@ _SHOWN = 40
 _PROBE = 3.0
 """Seconds to find out whether a server speaks TLS."""
 ONLINE, UNREGISTERED = NodeStatus.ONLINE, NodeStatus.UNREGISTERED
+STOPPED = SubStatus.STOPPED
+_ENDS = (SubStatus.COMPLETED, SubStatus.FAILED, STOPPED, Status.FINISHED)
 LISTED = ("strategy", "task", "out")
 """Settings that a run is submitted with beside its bundle: the SuperLink lists those, and not what a bundle holds."""
 
@@ -60,45 +61,15 @@ class KeyInUse(ControlError):
 
 
 @dataclass(frozen=True)
-class FlowerRunStatus:
-    """The status of a run in Flower's words.
-
-    Attributes:
-        status: ``pending``, ``starting``, ``running`` or ``finished``.
-        sub_status: ``completed``, ``failed`` or ``stopped`` once finished, else empty.
-        details: why it failed, where it did.
-    """
-
-    status: str
-    sub_status: str
-    details: str
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run has ended, in any way."""
-        return self.status == Status.FINISHED
-
-    @property
-    def completed(self) -> bool:
-        """Whether the run has ended well."""
-        return self.finished and self.sub_status == SubStatus.COMPLETED
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the run was stopped from outside."""
-        return self.finished and self.sub_status == SubStatus.STOPPED
-
-
-@dataclass(frozen=True)
 class Listed:
     """A row of a SuperLink's list."""
 
     def as_dict(self) -> dict[str, str]:
-        """Return all fields as texts.
+        """Return all fields as texts, but why a run failed.
 
         JSON's numbers, which end at 2^53, cannot hold the ids.
         """
-        return {key.replace("_", "-"): str(value) for key, value in asdict(self).items()}
+        return {key.replace("_", "-"): str(value) for key, value in asdict(self).items() if key != "details"}
 
 
 @dataclass(frozen=True)
@@ -134,6 +105,7 @@ class ListedRun(Listed):
         started: when it was submitted, ISO 8601.
         ended: when it ended; empty: it has not.
         folder: its folder as the SuperLink sees it; empty where that is not known.
+        details: why it failed, where it did.
     """
 
     run_id: int
@@ -143,6 +115,17 @@ class ListedRun(Listed):
     started: str
     ended: str
     folder: str
+    details: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended, in any way."""
+        return self.status in _ENDS
+
+    @property
+    def completed(self) -> bool:
+        """Whether the run has ended well."""
+        return self.status == SubStatus.COMPLETED
 
 
 Request = TypeVar("Request")
@@ -177,12 +160,12 @@ class Control:
             raise ControlError(f"the SuperLink at {self.address} did not start the run (its log says why)")
         return int(response.run_id)
 
-    def run_status(self, run_id: int) -> FlowerRunStatus:
-        """Return a run's status."""
+    def run_status(self, run_id: int) -> ListedRun:
+        """Return how a run stands."""
         runs = self._call(ControlHttpClient.ListRuns, control_pb2.ListRunsRequest(run_id=run_id)).run_dict
         if run_id not in runs:
             raise ControlError(f"the SuperLink at {self.address} knows no run {run_id}")
-        return _status(runs[run_id].status)
+        return _listed_run(runs[run_id])
 
     def stop_run(self, run_id: int) -> bool:
         """Stop a run; False if it had already ended, or the SuperLink did not."""
@@ -264,15 +247,12 @@ class Control:
         return ControlError(why, unreachable=True)
 
 
-def _status(status: RunStatusProto) -> FlowerRunStatus:
-    return FlowerRunStatus(*(printable(text) for text in (status.status, status.sub_status, status.details)))
-
-
 def _listed_run(run: RunProto) -> ListedRun:
-    status, overrides = _status(run.status), user_config_from_proto(run.override_config)
+    status, overrides = run.status, user_config_from_proto(run.override_config)
     strategy, task, folder = (str(overrides.get(key, "")) for key in LISTED)
-    word = status.sub_status if status.finished else status.status
-    return ListedRun(int(run.run_id), word, strategy, task, run.pending_at, run.finished_at, folder)
+    word = (status.status == Status.FINISHED and status.sub_status) or status.status
+    times = run.pending_at, run.finished_at
+    return ListedRun(int(run.run_id), printable(word), strategy, task, *times, folder, printable(status.details))
 
 
 def _moment(text: str) -> datetime:

@@ -9,14 +9,19 @@ import pytest
 
 from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError, FlowerRunStatus, ListedRun
+from fedappeal.flower.control import ControlError, ListedRun
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 
+
+def run_that(status: str, details: str = "") -> ListedRun:
+    return ListedRun(7, status, "", "", "", "", "", details)
+
+
 GONE = ControlError("the SuperLink at h:1 is not reachable: refused", unreachable=True)
-RUNNING = FlowerRunStatus("running", "", "")
+RUNNING = run_that("running")
 
 
 def listed(run_id: int, day: int, folder: str) -> ListedRun:
@@ -24,11 +29,11 @@ def listed(run_id: int, day: int, folder: str) -> ListedRun:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FlowerRunStatus | ControlError]]:
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ListedRun | ControlError]]:
     """What the SuperLink answers, one after another."""
-    given: list[FlowerRunStatus | ControlError] = []
+    given: list[ListedRun | ControlError] = []
 
-    def run_status(*_: object, **__: object) -> FlowerRunStatus:
+    def run_status(*_: object, **__: object) -> ListedRun:
         answer = given.pop(0)
         if isinstance(answer, ControlError):
             raise answer
@@ -47,28 +52,28 @@ def follow(**options: Any) -> tuple[str, list[str]]:
     return RemoteSuperLink("h:1").follow(7, said.append, **options), said
 
 
-def test_a_superlink_that_is_away_for_a_while_is_waited_for(answers: list[FlowerRunStatus | ControlError]) -> None:
-    answers += [FlowerRunStatus("pending", "", ""), RUNNING, RUNNING, GONE, GONE, RUNNING]
-    answers += [FlowerRunStatus("finished", "completed", "")]
+def test_a_superlink_that_is_away_for_a_while_is_waited_for(answers: list[ListedRun | ControlError]) -> None:
+    answers += [run_that("pending"), RUNNING, RUNNING, GONE, GONE, RUNNING]
+    answers += [run_that("completed")]
     failure, said = follow()
     assert not failure
     assert said == ["pending", "running", f"{GONE}; trying again", "running"]
 
 
 def test_a_run_that_the_superlink_continues_when_it_is_back_is_followed_there(
-    answers: list[FlowerRunStatus | ControlError], monkeypatch: pytest.MonkeyPatch
+    answers: list[ListedRun | ControlError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [listed(6, 1, "a"), listed(7, 2, "a"), listed(9, 3, "b")]
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda _: [runs.append(listed(8, 4, "a")), runs][1])
-    failed, completed = FlowerRunStatus("finished", "failed", "x"), FlowerRunStatus("finished", "completed", "")
+    failed, completed = run_that("failed", "x"), run_that("completed")
     answers += [RUNNING, GONE, failed, RUNNING, completed]
     failure, said = follow()
     assert not failure
     assert said[-2:] == ["the SuperLink came back, and continues it as run 8", "running"]
     monkeypatch.setattr(remote, "_CONTINUED_WITHIN", 0.0)
-    answers += [GONE, FlowerRunStatus("finished", "stopped", ""), RUNNING, completed]
+    answers += [GONE, run_that("stopped"), RUNNING, completed]
     assert follow()[1][-2:] == said[-2:], "it was continued first, and then stopped, however long that took"
-    answers += [RUNNING, FlowerRunStatus("finished", "stopped", ""), RUNNING, completed]
+    answers += [RUNNING, run_that("stopped"), RUNNING, completed]
     assert follow() == ("", ["running", said[-2]]), "it was away and back between two looks"
     monkeypatch.setattr(RemoteSuperLink, "runs", lambda _: runs[:3])
     answers += [GONE, failed]
@@ -76,7 +81,7 @@ def test_a_run_that_the_superlink_continues_when_it_is_back_is_followed_there(
 
 
 def test_one_that_stays_away_or_does_not_know_the_run_is_given_up(
-    answers: list[FlowerRunStatus | ControlError],
+    answers: list[ListedRun | ControlError],
 ) -> None:
     answers += [RUNNING, GONE]
     with pytest.raises(ControlError, match="not reachable"):
@@ -89,20 +94,20 @@ def test_one_that_stays_away_or_does_not_know_the_run_is_given_up(
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (FlowerRunStatus("finished", "failed", "No heartbeat"), "the run failed: No heartbeat"),
-        (FlowerRunStatus("finished", "failed", ""), "the run failed: the SuperLink says no more"),
-        (FlowerRunStatus("finished", "stopped", "whatever"), "the run was stopped"),
+        (run_that("failed", "No heartbeat"), "the run failed: No heartbeat"),
+        (run_that("failed"), "the run failed: the SuperLink says no more"),
+        (run_that("stopped", "whatever"), "the run was stopped"),
     ],
 )
 def test_an_end_that_is_no_completion_has_a_reason(
-    answers: list[FlowerRunStatus | ControlError], status: FlowerRunStatus, reason: str
+    answers: list[ListedRun | ControlError], status: ListedRun, reason: str
 ) -> None:
     answers += [status]
     assert follow()[0] == reason
 
 
 def test_the_folder_says_more_than_flower_about_a_failure(
-    answers: list[FlowerRunStatus | ControlError], tmp_path: Path
+    answers: list[ListedRun | ControlError], tmp_path: Path
 ) -> None:
     seen: list[tuple[str, Any]] = []
     follower = WatchedRun(tmp_path, lambda kind, line: seen.append((kind, line.get("event", line.get("round")))))
@@ -119,7 +124,7 @@ def test_the_folder_says_more_than_flower_about_a_failure(
     follower.read()
     follower.read()
     assert seen == [("event", "round"), ("round", 1), ("event", "failed")]
-    answers += [FlowerRunStatus("finished", "failed", "ServerApp failed")]
+    answers += [run_that("failed", "ServerApp failed")]
     assert follow(follower=follower)[0] == "the run failed: no clients came"
 
 

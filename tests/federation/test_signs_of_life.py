@@ -7,19 +7,23 @@ import pytest
 
 from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.flower.control import ControlError, FlowerRunStatus
+from fedappeal.flower.control import ControlError, ListedRun
+
+
+def run_that(status: str, details: str = "") -> ListedRun:
+    return ListedRun(7, status, "", "", "", "", "", details)
 
 
 def test_an_answer_is_a_sign_of_life_and_silence_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(
         [
-            FlowerRunStatus("running", "", ""),
+            run_that("running"),
             ControlError("away", unreachable=True),
-            FlowerRunStatus("finished", "completed", ""),
+            run_that("completed"),
         ]
     )
 
-    def status(*given: Any, **named: Any) -> FlowerRunStatus:
+    def status(*given: Any, **named: Any) -> ListedRun:
         answer = next(answers)
         if isinstance(answer, ControlError):
             raise answer

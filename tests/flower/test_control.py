@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.common.constant import Status, SubStatus
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.run_pb2 import Run, RunStatus
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
@@ -56,7 +57,7 @@ def fab(serverapp: str = "waiting_app:app") -> bytes:
     return bundle.build_fab({"seconds": 4.0, "strategy": "", "task": "", "out": ""}, serverapp=serverapp)
 
 
-def wait_for(api: control.Control, run_id: int, status: str) -> control.FlowerRunStatus:
+def wait_for(api: control.Control, run_id: int, status: str) -> control.ListedRun:
     deadline = time.monotonic() + 120
     while (found := api.run_status(run_id)).status != status:
         assert time.monotonic() < deadline, found
@@ -79,10 +80,8 @@ def test_a_run_completes_fails_or_is_stopped(api: control.Control) -> None:
     assert not wait_for(api, waiting, "running").finished
     assert api.stop_run(waiting)
     stopped = api.run_status(waiting)
-    assert stopped.finished
-    assert stopped.stopped
-    assert not stopped.completed
-    completed = wait_for(api, completing, "finished")
+    assert (stopped.status, stopped.finished, stopped.completed) == ("stopped", True, False)
+    completed = wait_for(api, completing, "completed")
     assert completed.completed
     assert completed.details == ""
     known = {run.run_id: run for run in api.runs()}
@@ -92,8 +91,8 @@ def test_a_run_completes_fails_or_is_stopped(api: control.Control) -> None:
     assert (last.strategy, last.task, last.folder) == ("", "", "")
     assert (first.status, last.status) == ("completed", "stopped")
     assert known[completing].ended > known[completing].started
-    failed = wait_for(api, failing, "finished")
-    assert failed.sub_status == "failed"
+    failed = wait_for(api, failing, "failed")
+    assert failed.finished
     assert not failed.completed
     assert failed.details
 
@@ -208,19 +207,20 @@ def test_an_error_is_unreachable_only_where_it_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "sub_status", "words"),
+    ("status", "sub_status", "word", "ends"),
     [
-        ("running", "", []),
-        ("running", "stopped", []),
-        ("finished", "", ["finished"]),
-        ("finished", "failed", ["finished"]),
-        ("finished", "completed", ["finished", "completed"]),
-        ("finished", "stopped", ["finished", "stopped"]),
+        ("running", "", "running", []),
+        ("running", "stopped", "running", []),
+        ("finished", "", "finished", ["finished"]),
+        ("finished", "failed", "failed", ["finished"]),
+        ("finished", "completed", "completed", ["finished", "completed"]),
+        ("finished", "stopped", "stopped", ["finished"]),
     ],
 )
-def test_how_a_run_has_ended(status: str, sub_status: str, words: list[str]) -> None:
-    run = control.FlowerRunStatus(status, sub_status, "")
-    assert [word for word in ("finished", "completed", "stopped") if getattr(run, word)] == words
+def test_how_a_run_has_ended(status: str, sub_status: str, word: str, ends: list[str]) -> None:
+    run = control._listed_run(Run(status=RunStatus(status=status, sub_status=sub_status)))
+    assert run.status == word
+    assert [name for name in ("finished", "completed") if getattr(run, name)] == ends
 
 
 def test_when_a_node_was_last_seen() -> None:

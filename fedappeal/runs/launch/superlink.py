@@ -150,7 +150,7 @@ def _follow(
         # Lines are read after the status: what a finished run wrote is all there.
         follower.read()
         if follower.failed or (status and status.finished and not follower.finished):
-            reason = follower.failed or (status and (status.details or status.sub_status))
+            reason = follower.failed or (status and (status.details or status.status))
             raise _RunFailed(f"the run failed: {reason} (logs: {superlink.log_file.parent})")
         clients.check()
         if not superlink.alive:

@@ -274,7 +274,7 @@ def test_a_run_is_submitted_followed_and_stopped(superlink: Any) -> None:
     run_id = remote.start_run(build_fab({"a": 1}, "remote_server:app"), {})
     assert not remote.run_status(run_id).finished
     assert remote.stop_run(run_id)
-    assert remote.run_status(run_id).sub_status == "stopped"
+    assert remote.run_status(run_id).status == "stopped"
     assert not remote.stop_run(run_id)
 
 
