@@ -48,45 +48,6 @@ MEANINGS = {
 """What Flower's reasons for a refusal mean."""
 
 
-class Unexpected(logging.Filter):
-    """A log filter that drops the line with which every run ends per client."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record."""
-        return not _CONFIRMED_LATE.search(record.getMessage())
-
-
-class EventsOnly(logging.Filter):
-    """A log filter by which what is no event is for debugging."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return True; change a record of a repeated call to level DEBUG."""
-        if record.levelno == logging.INFO and _REPEATED.match(record.getMessage()):
-            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-        return True
-
-
-class FewOfEachCall(logging.Filter):
-    """Lets through `MOST_LINES` a minute about each call of the Fleet API, which strangers can make without end."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock, self._since, self._lines = clock, clock(), Counter[str]()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record; a minute's last says that more follow."""
-        text = record.getMessage()
-        if (call := _CALL.match(text)) is None:
-            return True
-        if self._clock() - self._since >= _AGAIN_AFTER:
-            self._since = self._clock()
-            self._lines.clear()
-        self._lines[call[0]] += 1
-        if self._lines[call[0]] == MOST_LINES:
-            record.msg, record.args = f"{text} (more lines about this call are left out for up to a minute)", ()
-        return self._lines[call[0]] <= MOST_LINES
-
-
 class _Lately:
     """The latest texts, each with the time when it was new."""
 
@@ -107,18 +68,45 @@ class _Lately:
         return True
 
 
-class NewErrors(logging.Filter):
-    """A log filter that drops an error about a call that was logged in the last ten minutes."""
+class ReadableCalls(logging.Filter):
+    """A log filter for lines about calls.
+
+    The line with which every run ends per client is dropped, and an error that was logged in the last ten minutes.
+    What is no event is for debugging. `MOST_LINES` a minute pass of each call of the Fleet API, which strangers can
+    make without end.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
+        self._clock, self._since, self._lines = clock, clock(), Counter[str]()
         self._lately = _Lately(_SAME_ERROR_AFTER, clock)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record; change one about a refused client to a warning of ours."""
+        """Return whether to log a record; change one of a repeated call to level DEBUG."""
         text = record.getMessage()
-        if record.levelno < logging.ERROR or not _CALL.match(text):
+        if _CONFIRMED_LATE.search(text):
+            return False
+        if record.levelno == logging.INFO and _REPEATED.match(text):
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        call = _CALL.match(text)
+        if call is None:
             return True
+        return self._has_room(call[0], record) and (record.levelno < logging.ERROR or self._is_new(record))
+
+    def _has_room(self, call: str, record: logging.LogRecord) -> bool:
+        """Count a line about a call; a minute's last says that more follow."""
+        if self._clock() - self._since >= _AGAIN_AFTER:
+            self._since = self._clock()
+            self._lines.clear()
+        self._lines[call] += 1
+        if self._lines[call] == MOST_LINES:
+            more = "(more lines about this call are left out for up to a minute)"
+            record.msg, record.args = f"{record.getMessage()} {more}", ()
+        return self._lines[call] <= MOST_LINES
+
+    def _is_new(self, record: logging.LogRecord) -> bool:
+        """Whether an error was not logged lately; one about a refused client becomes a warning of ours."""
+        text = record.getMessage()
         _, is_refused, why = text.partition(REFUSED)
         if is_refused:
             record.msg, record.args = REFUSED + why.rstrip("'"), ()  # over HTTP it is quoted
@@ -143,10 +131,7 @@ class RateLimitedLog:
 
 def readable_log(formatter: logging.Formatter = PLAIN) -> None:
     """Make Flower's logger print lines without colours, by default ``HH:MM:SS WARNING text``."""
-    FLOWER_LOGGER.addFilter(Unexpected())
-    FLOWER_LOGGER.addFilter(FewOfEachCall())
-    FLOWER_LOGGER.addFilter(NewErrors())
-    FLOWER_LOGGER.addFilter(EventsOnly())
+    FLOWER_LOGGER.addFilter(ReadableCalls())
     level = os.environ.get("FLWR_LOG_LEVEL", "INFO").upper()
     if level != "DEBUG":
         logging.getLogger("uvicorn.access").addFilter(lambda record: False)

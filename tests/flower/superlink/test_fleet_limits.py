@@ -34,7 +34,7 @@ from fedappeal.flower.superlink.guarded_fleet import (
     guard_fleet_api,
 )
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST, SMALL_REQUEST
-from fedappeal.flower.superlink.superlink_log import NewErrors, RateLimitedLog
+from fedappeal.flower.superlink.superlink_log import RateLimitedLog, ReadableCalls
 from fedappeal.protocol import keys
 from fedappeal.protocol.proof import client_id_of
 from tests.flower.conftest import Server, serve, serve_by
@@ -352,7 +352,7 @@ def test_a_client_that_is_not_registered_is_one_line_until_the_reason_changes(
     monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
     caplog.set_level(logging.INFO, "flwr")
     now = [100.0]
-    new = NewErrors(lambda: now[0])
+    new = ReadableCalls(lambda: now[0])
 
     def shown() -> list[str]:
         records = [record for record in caplog.records if "ApiError" in record.getMessage()]
