@@ -164,7 +164,7 @@ def register(
 
     public_keys = [nodes.PublicKey.read(path) for path in keys]
     with _superlink_of(control) as superlink:
-        outcomes = nodes.register(superlink, public_keys)
+        outcomes = [nodes.register(superlink, public_key) for public_key in public_keys]
     for public_key, outcome in zip(public_keys, outcomes, strict=True):
         if outcome == nodes.UNREGISTERED:
             complain(

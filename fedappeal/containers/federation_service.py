@@ -195,7 +195,8 @@ def _register() -> int:
     try:
         statuses = {node.client_id: node.status for node in superlink.nodes()}
         fresh = [key for key in keys if key.client_id not in statuses]
-        register(superlink, fresh)
+        for key in fresh:
+            register(superlink, key)
         others = [run for run in superlink.runs() if not run.ended]
     except ControlError as error:
         sys.exit(f"fedappeal: {error}")

@@ -147,7 +147,7 @@ class JoinApp:
             raise NotRedeemed(UNKNOWN)
         key = signed_by(headers)
         name = self._invitations.redeem(secret, key)
-        outcome = self._outcomes.get(key, lambda: register(self._superlink, [PublicKey(key, name)])[0])
+        outcome = self._outcomes.get(key, lambda: register(self._superlink, PublicKey(key, name)))
         if outcome == UNREGISTERED:
             raise NotRedeemed(UNREGISTERED)
         print(f"{name} joined ({client_id_of(key)})", flush=True)

@@ -71,31 +71,25 @@ class PublicKey:
         return client_id_of(self.pem)
 
 
-def register(superlink: RemoteSuperLink, keys: list[PublicKey]) -> list[str]:
-    """Register clients' keys, so that the SuperLink admits them.
+def register(superlink: RemoteSuperLink, key: PublicKey) -> str:
+    """Register a client's key, so that the SuperLink admits it.
 
     Args:
         superlink: the SuperLink.
-        keys: the keys; one that is registered already stays as it is.
+        key: the key; one that is registered already stays as it is.
 
     Returns:
-        What came of each key: ``registered``, ``already registered``, or ``unregistered``: struck off once, and for
-        ever.
+        What came of it: ``registered``, ``already registered``, or ``unregistered``: struck off once, and for ever.
 
     Raises:
         ControlError: if the SuperLink is not reachable or refuses for another reason.
     """
-    outcomes = []
-    for key in keys:
-        try:
-            superlink.register_node(key.pem, key.name)
-            outcome = "registered"
-        except KeyInUse:
-            statuses = {node.client_id: node.status for node in superlink.nodes()}
-            struck_off = statuses.get(key.client_id) == UNREGISTERED
-            outcome = UNREGISTERED if struck_off else "already registered"
-        outcomes.append(outcome)
-    return outcomes
+    try:
+        superlink.register_node(key.pem, key.name)
+    except KeyInUse:
+        statuses = {node.client_id: node.status for node in superlink.nodes()}
+        return UNREGISTERED if statuses.get(key.client_id) == UNREGISTERED else "already registered"
+    return "registered"
 
 
 def unregister(superlink: RemoteSuperLink, who: str) -> Node:

@@ -115,7 +115,7 @@ class Members:
         key = nodes.PublicKey.parse(line.encode(), "what was pasted", "")
         if not (name := name or one_line(key.name, SHOWN_ID)):
             raise ConfigError("name is missing: what the client is called")
-        (outcome,) = nodes.register(self.superlink, [nodes.PublicKey(key.pem, name)])
+        outcome = nodes.register(self.superlink, nodes.PublicKey(key.pem, name))
         if outcome == UNREGISTERED:
             raise NotDone(f"{key.client_id} was unregistered once, and no key comes back: a new one is needed")
         return f"{name} ({key.client_id}) is {outcome}"

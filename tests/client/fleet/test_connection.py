@@ -319,7 +319,7 @@ def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch:
         unknown = rf"does not admit this node's key \({identity.client_id}\): it is not registered there"
         with pytest.raises(NotConnected, match=unknown):
             FleetConnection(connection)
-        register(remote, [PublicKey.read(key.with_suffix(".pub"))])
+        register(remote, PublicKey.read(key.with_suffix(".pub")))
         node_id = remote.nodes()[0].node_id
         for _ in range(2):  # the same key is the same node
             with closing(FleetConnection(connection, identity, store)) as fleet:
