@@ -18,9 +18,8 @@ from pathlib import Path
 
 from fedappeal.federation.continuing import to_continue
 from fedappeal.federation.one_superlink import run_one_superlink
-from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log
 from fedappeal.flower.superlink.superlink_process import Ports
-from fedappeal.system.json_log import LOG_FORMAT, chosen_formatter
+from fedappeal.system.json_log import LOG_FORMAT
 from fedappeal.system.process_end import end_as_interrupt
 
 
@@ -29,8 +28,6 @@ def main() -> None:
     os.umask(0o077)
     if log_format := os.environ.get("LOG_FORMAT"):
         os.environ[LOG_FORMAT] = log_format
-    readable_log(chosen_formatter(PLAIN))
-    log_refusals()
     allow = [name for name in os.environ.get("ALLOW", "").split(",") if name.strip()]
     try:
         with end_as_interrupt(), noted_end(Ports.of(sys.argv[1:]).database) as was_killed:

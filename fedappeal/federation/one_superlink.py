@@ -9,10 +9,11 @@ from sqlalchemy.exc import DBAPIError
 
 from fedappeal.federation.continuing import continue_unfinished
 from fedappeal.flower.superlink.database_file import set_aside_half_made
-from fedappeal.flower.superlink.superlink_log import warn_of_ends
+from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log, warn_of_ends
 from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import private_log
+from fedappeal.system.json_log import chosen_formatter
 from fedappeal.system.locks import InUse, only_process
 from fedappeal.system.validity import Validity
 
@@ -20,7 +21,7 @@ from fedappeal.system.validity import Validity
 def run_one_superlink(
     arguments: Sequence[str], *, guarded: bool, resumes: bool = False, allow: Sequence[str] = ()
 ) -> None:
-    """Run a SuperLink, unless another one runs on its database.
+    """Run a SuperLink with a readable log, unless another one runs on its database.
 
     Args:
         arguments: options of `flower-superlink`, and `FLEET_HTTP`.
@@ -31,6 +32,8 @@ def run_one_superlink(
     Raises:
         ConfigError: options, certificates or a database that are not allowed; before anything is started.
     """
+    readable_log(chosen_formatter(PLAIN))
+    log_refusals()
     ports = Ports.of(arguments)
     dates = check_certificates(ports.tls[0] if ports.tls else "", ports.ca)
     with only_superlink(ports.database):

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 
 from fedappeal.flower.processes import QUIET
-from fedappeal.system.json_log import chosen_formatter
 from fedappeal.system.socket_owner import NotTold, is_told
 from fedappeal.system.tuning import quick_imports
 
@@ -36,10 +35,7 @@ def run_own_superlink(arguments: Sequence[str], *, resumes: bool = False, allow:
         os.environ.setdefault(name, value)
     with quick_imports():  # Flower reads the environment then
         from fedappeal.federation.one_superlink import run_one_superlink
-        from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log
 
-    readable_log(chosen_formatter(PLAIN))
-    log_refusals()
     run_one_superlink(arguments, guarded=guarded, resumes=resumes, allow=allow)
 
 

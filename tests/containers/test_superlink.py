@@ -41,8 +41,6 @@ def test_runs_that_continue_may_name_the_code_that_the_container_allows(
 ) -> None:
     started: list[dict[str, Any]] = []
     monkeypatch.setattr(superlink, "run_one_superlink", lambda arguments, **keywords: started.append(keywords))
-    monkeypatch.setattr(superlink, "readable_log", lambda formatter: None)
-    monkeypatch.setattr(superlink, "log_refusals", lambda: None)
     monkeypatch.setattr(sys, "argv", ["superlink", "--insecure", "--database", str(tmp_path / "state.db")])
     monkeypatch.setenv("ALLOW", "mine,theirs")
     (tmp_path / "state.db.running").touch()

@@ -10,16 +10,23 @@ from sqlalchemy.exc import OperationalError
 
 from fedappeal.federation import one_superlink
 from fedappeal.federation.one_superlink import check_certificates, only_superlink, run_one_superlink
+from fedappeal.flower.superlink.superlink_process import Ports
 from fedappeal.settings.config import ConfigError
 from tests.client import certificates
 
 OPTIONS = ["--insecure", "--fleet-api-address", "127.0.0.1:0"]
 
 
+@pytest.fixture(autouse=True)
+def unchanged_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("readable_log", "log_refusals"):
+        monkeypatch.setattr(one_superlink, name, lambda *given: None)
+
+
 def test_a_database_has_one_superlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two names of one file are one database; in memory there is none to share."""
-    begun: list[list[str]] = []
-    monkeypatch.setattr(one_superlink, "run_superlink", lambda arguments, guarded: begun.append(arguments))
+    begun: list[tuple[str, ...]] = []
+    monkeypatch.setattr(one_superlink, "run_superlink", lambda ports, guarded: begun.append(ports.for_flower))
     (tmp_path / "link.db").symlink_to(tmp_path / "state.db")
     options = [*OPTIONS, "--database", str(tmp_path / "state.db")]
     with only_superlink(tmp_path / "link.db"):
@@ -28,13 +35,13 @@ def test_a_database_has_one_superlink(tmp_path: Path, monkeypatch: pytest.Monkey
             run_one_superlink(options, guarded=True)
         run_one_superlink(OPTIONS, guarded=True)
     run_one_superlink(options, guarded=True)
-    assert begun == [OPTIONS, options]
+    assert begun == [tuple(OPTIONS), tuple(options)]
 
 
 def test_a_database_that_cannot_be_written_or_is_none_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(arguments: list[str], guarded: bool) -> None:
+    def full(ports: Ports, guarded: bool) -> None:
         raise OperationalError("CREATE TABLE a\n", {}, sqlite3.OperationalError("database or disk is full"))
 
     database = tmp_path / "state.db"

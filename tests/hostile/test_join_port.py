@@ -71,9 +71,9 @@ class Port:
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.address = f"127.0.0.1:{listener.getsockname()[1]}"
 
-        def register(superlink: Any, keys: list[Any]) -> list[str]:
-            superlink.registered.extend(key.pem for key in keys)
-            return ["registered"]
+        def register(superlink: Any, key: Any) -> str:
+            superlink.registered.append(key.pem)
+            return "registered"
 
         monkeypatch.setattr(join_server, "register", register)
         app = JoinApp(self.invitations, self.superlink, "fed:9092", (self.certs / "ca.crt").read_bytes())  # type: ignore[arg-type]
