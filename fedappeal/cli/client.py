@@ -13,10 +13,10 @@ import typer
 from click.core import ParameterSource
 
 from client.settings import AppSettings, Connection, NodeSettings, ProcessSettings
-from fedappeal.cli.brief_help import brief_command, brief_group
-from fedappeal.cli.options import part, with_client_options, with_limit_options
+from fedappeal.cli.brief_help import brief_group
+from fedappeal.cli.options import Commands, LimitValues, OwnerValues, part, with_options
 from fedappeal.core.plugins import parse_section
-from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
+from fedappeal.settings.config import ConfigError, plugin_settings, section
 from fedappeal.settings.model import did_you_mean, kebab, local_path
 from fedappeal.views.terminal.printing import complain, print_lines
 
@@ -36,11 +36,9 @@ class _ClientGroup(brief_group("client")):  # type: ignore[misc]
         return cast("list[str]", super().parse_args(ctx, list(alone)))
 
 
-client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True, cls=_ClientGroup)
+client_app = Commands(help="One volunteer, on any machine.", invoke_without_command=True, cls=_ClientGroup)
 
 DEFAULT_STATE = Path("~/.fedappeal/client")
-
-StateDir = Annotated[Path, typer.Option(help="folder of this client's durable state")]
 
 
 def state_folder(path: Path) -> Path:
@@ -56,9 +54,15 @@ def state_folder(path: Path) -> Path:
 
 
 @client_app.callback()
-@with_client_options
-def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = DEFAULT_STATE) -> None:
-    """Join a federation as one volunteer, until SIGTERM or Ctrl-C."""
+@with_options
+def client(context: typer.Context, *, state_dir: Path = DEFAULT_STATE, given: OwnerValues) -> None:
+    """Join a federation as one volunteer, until SIGTERM or Ctrl-C.
+
+    Args:
+        context: says which options were written.
+        state_dir: folder of this client's durable state.
+        given: the owner's settings.
+    """
     if context.invoked_subcommand is not None:
         return
     folder = state_folder(state_dir).absolute()
@@ -216,17 +220,25 @@ def _check_policy(node: NodeSettings) -> None:
             )
 
 
-@client_app.command("status")
-def status(state_dir: StateDir = DEFAULT_STATE) -> None:
-    """Show what this client remembers: id, requirement, runs, model."""
+@client_app.add("status")
+def status(*, state_dir: Path = DEFAULT_STATE) -> None:
+    """Show what this client remembers: id, requirement, runs, model.
+
+    Args:
+        state_dir: folder of this client's durable state.
+    """
     from client.process.status import describe
 
     print_lines(describe(state_folder(state_dir)))
 
 
-@client_app.command("sent")
-def sent(state_dir: StateDir = DEFAULT_STATE) -> None:
-    """List the receipts of all that was sent, and check them."""
+@client_app.add("sent")
+def sent(*, state_dir: Path = DEFAULT_STATE) -> None:
+    """List the receipts of all that was sent, and check them.
+
+    Args:
+        state_dir: folder of this client's durable state.
+    """
     from client.process.owner import store_of
     from client.process.status import receipt_lines
     from client.state.receipts import read_receipts
@@ -238,54 +250,74 @@ def sent(state_dir: StateDir = DEFAULT_STATE) -> None:
         sys.exit(1)
 
 
-@client_app.command("approve")
-def approve(
-    run: Annotated[str, typer.Argument(help="the run, as `fedappeal client status` names it")],
-    state_dir: StateDir = DEFAULT_STATE,
-) -> None:
-    """Approve a run that waits for it (`--approve asked`)."""
+@client_app.add("approve")
+def approve(run: str, *, state_dir: Path = DEFAULT_STATE) -> None:
+    """Approve a run that waits for it (`--approve asked`).
+
+    Args:
+        run: the run, as `fedappeal client status` names it.
+        state_dir: folder of this client's durable state.
+    """
     from client.approval import approve as approve_run
 
     print_lines([approve_run(state_folder(state_dir), run)])
 
 
-@client_app.command("pause")
-def pause(state_dir: StateDir = DEFAULT_STATE) -> None:
-    """Rest: stay connected, but answer nothing until `fedappeal client resume`."""
+@client_app.add("pause")
+def pause(*, state_dir: Path = DEFAULT_STATE) -> None:
+    """Rest: stay connected, but answer nothing until `fedappeal client resume`.
+
+    Args:
+        state_dir: folder of this client's durable state.
+    """
     from client.process.owner import pause as pause_client
 
     print_lines([pause_client(state_folder(state_dir))])
 
 
-@client_app.command("resume")
-def resume(state_dir: StateDir = DEFAULT_STATE) -> None:
-    """End a pause, and nothing else: runs that were left stay left."""
+@client_app.add("resume")
+def resume(*, state_dir: Path = DEFAULT_STATE) -> None:
+    """End a pause, and nothing else: runs that were left stay left.
+
+    Args:
+        state_dir: folder of this client's durable state.
+    """
     from client.process.owner import resume as resume_client
 
     print_lines([resume_client(state_folder(state_dir))])
 
 
-@client_app.command("reset")
+@client_app.add("reset")
 def reset(
-    state_dir: StateDir = DEFAULT_STATE,
-    forget: Annotated[bool, typer.Option(help="forget requirements and models too")] = False,
+    *, state_dir: Path = DEFAULT_STATE, forget: Annotated[bool, typer.Option("--forget/--no-forget")] = False
 ) -> None:
-    """Come back: end a pause and forget having left; the requirement stays, unless --forget."""
+    """Come back: end a pause and forget having left; the requirement stays, unless --forget.
+
+    Args:
+        state_dir: folder of this client's durable state.
+        forget: forget requirements and models too.
+    """
     from client.process.owner import reset as reset_client
 
     print_lines([reset_client(state_folder(state_dir), forget)])
 
 
-@client_app.command("leave")
+@client_app.add("leave")
 def leave(
-    run: Annotated[str, typer.Argument(help="the run, as `fedappeal client status` names it")] = "",
-    all_runs: Annotated[bool, typer.Option("--all", help="all runs that this client takes part in")] = False,
-    federation: Annotated[
-        bool, typer.Option("--federation", help="the federation: its key is unregistered for good, and deleted")
-    ] = False,
-    state_dir: StateDir = DEFAULT_STATE,
+    run: str = "",
+    *,
+    all_runs: Annotated[bool, typer.Option("--all")] = False,
+    federation: bool = False,
+    state_dir: Path = DEFAULT_STATE,
 ) -> None:
-    """Leave a run for good: the client says so when it is next asked to train. `reset` takes it back."""
+    """Leave a run for good: the client says so when it is next asked to train. `reset` takes it back.
+
+    Args:
+        run: the run, as `fedappeal client status` names it.
+        all_runs: all runs that this client takes part in.
+        federation: the federation: its key is unregistered for good, and deleted.
+        state_dir: folder of this client's durable state.
+    """
     if federation and (run or all_runs):
         raise ConfigError(
             f"federation is not allowed with {'run' if run else 'all'}: it ends all that this device does"
@@ -302,14 +334,15 @@ def leave(
     print_lines([leave_run(state_folder(state_dir), None if all_runs else run)])
 
 
-@client_app.command("limits", cls=brief_command("limits"))
-@with_limit_options
-def limits(
-    given: dict[str, Scalar],
-    reset: Annotated[bool, typer.Option("--reset", help="back to the defaults, before what is set")] = False,
-    state_dir: StateDir = DEFAULT_STATE,
-) -> None:
-    """Show what a server may ask of this client, and change it; 0: no limit. A running client takes it up."""
+@client_app.add("limits")
+def limits(*, reset: bool = False, state_dir: Path = DEFAULT_STATE, given: LimitValues) -> None:
+    """Show what a server may ask of this client, and change it; 0: no limit. A running client takes it up.
+
+    Args:
+        reset: back to the defaults, before what is set.
+        state_dir: folder of this client's durable state.
+        given: limits to set.
+    """
     from client.limits.limits import Limits, describe_limits, read_limits, reset_limits, write_limits
     from fedappeal.system.locks import changing
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedappeal.cli.option_groups import ControlOptions
-from fedappeal.cli.options import with_groups
+from fedappeal.cli.options import FURTHER_OPTIONS, Commands
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import local_path
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from server.identities import IdentityFile
 
 
-federation_app = typer.Typer(
+federation_app = Commands(
     help="A federation: open it, register its clients' keys, list them, strike them off; list its runs, stop one."
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="for machines: a JSON list")]
+AsJson = Annotated[bool, typer.Option("--json")]
 
 _UNCUT = 10_000
 """Columns of a line where the output is a file or a pipe."""
@@ -38,28 +38,28 @@ _CUT = ("name", "status", "strategy", "task")
 """Columns whose texts are cut where a terminal is too narrow; ids and folders are shown whole, to be copied."""
 
 
-@federation_app.command("open", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@federation_app.add("open", context_settings=FURTHER_OPTIONS)
 def open_(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="its folder, which gets all that is missing; the first word")],
-    host: Annotated[
-        list[str] | None, typer.Option(help="name or IP address under which clients reach this machine; repeatable")
-    ] = None,
-    join_address: Annotated[
-        str | None, typer.Option(help="HOST:PORT of this machine where invitations are redeemed (0.0.0.0:9094)")
-    ] = None,
-    fleet_published: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT by which clients reach the Fleet API, where a router has another one"),
-    ] = None,
-    join_published: Annotated[
-        str | None, typer.Option(help="HOST:PORT in invitations, where a router has another one")
-    ] = None,
-    service: Annotated[
-        bool, typer.Option("--service", help="write files for systemd and Docker Compose there, and start nothing")
-    ] = False,
+    folder: Path,
+    *,
+    host: list[str] | None = None,
+    join_address: str | None = None,
+    fleet_published: str | None = None,
+    join_published: str | None = None,
+    service: bool = False,
 ) -> None:
-    """Open a federation, new or as it was; it takes the options of `fedappeal superlink`, too."""
+    """Open a federation, new or as it was; it takes the options of `fedappeal superlink`, too.
+
+    Args:
+        context: has the options of `fedappeal superlink`.
+        folder: its folder, which gets all that is missing; the first word.
+        host: name or IP address under which clients reach this machine; repeatable.
+        join_address: HOST:PORT of this machine where invitations are redeemed (0.0.0.0:9094).
+        fleet_published: HOST:PORT by which clients reach the Fleet API, where a router has another one.
+        join_published: HOST:PORT in invitations, where a router has another one.
+        service: write files for systemd and Docker Compose there, and start nothing.
+    """
     from fedappeal.cli.open_federation import open_federation
 
     commands: Any = context.find_root().command
@@ -67,19 +67,16 @@ def open_(
     open_federation(commands.commands["superlink"], folder, host or [], texts, service, context.args)
 
 
-OfFederation = Annotated[
-    Path | None, typer.Option(help="folder of `fedappeal federation open`; if not given: this folder")
-]
+@federation_app.add("invite")
+def invite(name: str, *, uses: int = 1, expires: str = "7d", federation: Path | None = None) -> None:
+    """Print an invitation, one line for `fedappeal join`; the federation's folder gets it as NAME.invite, too.
 
-
-@federation_app.command("invite")
-def invite(
-    name: Annotated[str, typer.Argument(help="what the client is called")],
-    uses: Annotated[int, typer.Option(help="how many clients may use it: NAME-1, NAME-2, ...")] = 1,
-    expires: Annotated[str, typer.Option(help="for how long: 30m, 12h, 7d")] = "7d",
-    federation: OfFederation = None,
-) -> None:
-    """Print an invitation, one line for `fedappeal join`; the federation's folder gets it as NAME.invite, too."""
+    Args:
+        name: what the client is called.
+        uses: how many clients may use it: NAME-1, NAME-2, ....
+        expires: for how long: 30m, 12h, 7d.
+        federation: folder of `fedappeal federation open`; if not given: this folder.
+    """
     from fedappeal.federation import invitations
     from fedappeal.system.files import replace_file
 
@@ -89,13 +86,15 @@ def invite(
     typer.echo(line)
 
 
-@federation_app.command("invites")
-def invites(
-    withdraw: Annotated[str, typer.Option(help="take the open invitation of this name back")] = "",
-    federation: OfFederation = None,
-    as_json: AsJson = False,
-) -> None:
-    """List invitations, with who used which, or withdraw one; who has joined stays (`unregister`)."""
+@federation_app.add("invites")
+def invites(*, withdraw: str = "", federation: Path | None = None, as_json: AsJson = False) -> None:
+    """List invitations, with who used which, or withdraw one; who has joined stays (`unregister`).
+
+    Args:
+        withdraw: take the open invitation of this name back.
+        federation: folder of `fedappeal federation open`; if not given: this folder.
+        as_json: for machines: a JSON list.
+    """
     from fedappeal.federation import invitations
 
     opened = _federation_folder(federation)
@@ -113,16 +112,17 @@ def invites(
     _print(as_json, described, ["name", "status", "used", "expires (UTC)", "by"], rows, ["expires (UTC)", "by"])
 
 
-@federation_app.command("redeem", hidden=True)
-@with_groups
-def redeem(
-    address: Annotated[str, typer.Option(help="HOST:PORT of this machine")],
-    certificate: Annotated[str, typer.Option(help="the server's certificate (PEM)")],
-    key: Annotated[str, typer.Option(help="its private key")],
-    control: ControlOptions,
-    heartbeat: Annotated[str, typer.Option(help="a file that says until when this process counts as alive")] = "",
-) -> None:
-    """Redeem invitations while any is open, until SIGTERM; `fedappeal federation open` runs it."""
+@federation_app.add("redeem", hidden=True)
+def redeem(*, address: str, certificate: str, key: str, heartbeat: str = "", control: ControlOptions) -> None:
+    """Redeem invitations while any is open, until SIGTERM; `fedappeal federation open` runs it.
+
+    Args:
+        address: HOST:PORT of this machine.
+        certificate: the server's certificate (PEM).
+        key: its private key.
+        heartbeat: a file that says until when this process counts as alive.
+        control: the SuperLink.
+    """
     from client.process.heartbeat import Heartbeat
     from fedappeal.federation.invitations import Invitations
     from fedappeal.federation.join_server import JoinApp, serve_invitations
@@ -153,13 +153,14 @@ def _federation_folder(folder: Path | None) -> "FederationFolder":
     return opened
 
 
-@federation_app.command("register")
-@with_groups
-def register(
-    keys: Annotated[list[Path], typer.Argument(help="public halves of clients' keys (.pub)")],
-    control: ControlOptions,
-) -> None:
-    """Register clients' keys, so that the SuperLink admits them; a key that is registered already stays so."""
+@federation_app.add("register")
+def register(keys: list[Path], control: ControlOptions) -> None:
+    """Register clients' keys, so that the SuperLink admits them; a key that is registered already stays so.
+
+    Args:
+        keys: public halves of clients' keys (.pub).
+        control: the SuperLink.
+    """
     from fedappeal.federation import nodes
 
     public_keys = [nodes.PublicKey.read(path) for path in keys]
@@ -177,19 +178,15 @@ def register(
         sys.exit(1)
 
 
-@federation_app.command("list")
-@with_groups
-def list_nodes(
-    control: ControlOptions,
-    run: Annotated[
-        str,
-        typer.Option(
-            help="folder of a run: show each client's number of training examples, or that it waits for approval"
-        ),
-    ] = "",
-    as_json: AsJson = False,
-) -> None:
-    """List the clients that the SuperLink knows."""
+@federation_app.add("list")
+def list_nodes(*, run: str = "", as_json: AsJson = False, control: ControlOptions) -> None:
+    """List the clients that the SuperLink knows.
+
+    Args:
+        run: folder of a run: show each client's number of training examples, or that it waits for approval.
+        as_json: for machines: a JSON list.
+        control: the SuperLink.
+    """
     from fedappeal.flower.control import UNREGISTERED
 
     examples_of, waiting = _in_run(Path(run)) if run else ({}, set())
@@ -211,10 +208,14 @@ def list_nodes(
     _print(as_json, described, [*columns, "node id"], rows, left_out)
 
 
-@federation_app.command("runs")
-@with_groups
-def list_runs(control: ControlOptions, as_json: AsJson = False) -> None:
-    """List the runs that the SuperLink knows: `federation stop` takes a run's id."""
+@federation_app.add("runs")
+def list_runs(*, as_json: AsJson = False, control: ControlOptions) -> None:
+    """List the runs that the SuperLink knows: `federation stop` takes a run's id.
+
+    Args:
+        as_json: for machines: a JSON list.
+        control: the SuperLink.
+    """
     with _superlink_of(control) as superlink:
         runs = superlink.runs()
     columns = ["run id", "status", "strategy", "task", "started (UTC)", "folder"]
@@ -279,13 +280,14 @@ def _print(
     print_fitting(console, dict(zip(columns, cells, strict=True)), left_out, cut=_CUT)
 
 
-@federation_app.command("unregister")
-@with_groups
-def unregister(
-    clients: Annotated[list[str], typer.Argument(help="client-id, name or node id, as in the list")],
-    control: ControlOptions,
-) -> None:
-    """Strike clients off: they are not admitted any more, and their keys can never come back."""
+@federation_app.add("unregister")
+def unregister(clients: list[str], control: ControlOptions) -> None:
+    """Strike clients off: they are not admitted any more, and their keys can never come back.
+
+    Args:
+        clients: client-id, name or node id, as in the list.
+        control: the SuperLink.
+    """
     from fedappeal.federation import nodes
 
     with _superlink_of(control) as superlink:
@@ -294,15 +296,14 @@ def unregister(
             print_lines([f"{node.client_id}  unregistered for good  ({node.name})"])
 
 
-@federation_app.command("stop")
-@with_groups
-def stop(
-    run_id: Annotated[
-        int, typer.Argument(min=0, max=2**64 - 1, help="the run's id, as `fedappeal federation runs` lists it")
-    ],
-    control: ControlOptions,
-) -> None:
-    """Stop a run; its folder stays, and `fedappeal resume --superlink` continues it."""
+@federation_app.add("stop")
+def stop(run_id: Annotated[int, typer.Argument(min=0, max=2**64 - 1)], control: ControlOptions) -> None:
+    """Stop a run; its folder stays, and `fedappeal resume --superlink` continues it.
+
+    Args:
+        run_id: the run's id, as `fedappeal federation runs` lists it.
+        control: the SuperLink.
+    """
     with _superlink_of(control) as superlink:
         stopped = superlink.stop_run(run_id)
     print_lines([f"run {run_id} {'was stopped' if stopped else 'had already ended'}"])
@@ -321,18 +322,14 @@ def _superlink_of(control: ControlOptions) -> "Iterator[RemoteSuperLink]":
         sys.exit(1)
 
 
-Runs = Annotated[
-    Path | None,
-    typer.Option(help="folder in which the federation's runs lie; of a local run: its own; if not given: runs, here"),
-]
+@federation_app.add("ids")
+def ids(*, runs: Path | None = None, as_json: AsJson = False) -> None:
+    """List which key each client-id belongs to.
 
-
-@federation_app.command("ids")
-def ids(
-    runs: Runs = None,
-    as_json: AsJson = False,
-) -> None:
-    """List which key each client-id belongs to."""
+    Args:
+        runs: folder in which the federation's runs lie; of a local run: its own; if not given: runs, here.
+        as_json: for machines: a JSON list.
+    """
     from fedappeal.protocol.proof import key_id
 
     book = _file(runs).read()
@@ -347,15 +344,15 @@ def ids(
     _print(as_json, described, ["client-id", "key", "run-key"], rows, ["run-key"])
 
 
-@federation_app.command("release")
-def release(
-    client: Annotated[str, typer.Argument(help="the client-id")],
-    runs: Runs = None,
-    to: Annotated[
-        str, typer.Option(help="the key that gets it, key-...; empty: the next key with which a client uses the id")
-    ] = "",
-) -> None:
-    """Let a client-id pass to another key: of a client whose key was lost, or which is to have another name."""
+@federation_app.add("release")
+def release(client: str, *, runs: Path | None = None, to: str = "") -> None:
+    """Let a client-id pass to another key: of a client whose key was lost, or which is to have another name.
+
+    Args:
+        client: the client-id.
+        runs: folder in which the federation's runs lie; of a local run: its own; if not given: runs, here.
+        to: the key that gets it, key-...; empty: the next key with which a client uses the id.
+    """
     from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
     from fedappeal.protocol.proof import KEY_ID
 
@@ -380,30 +377,28 @@ def _file(runs: Path | None) -> "IdentityFile":
     return IdentityFile(runs)
 
 
-def certs(
-    folder: Annotated[Path, typer.Argument(help="folder for ca.crt, ca.key, server.crt, server.key")],
-    host: Annotated[
-        list[str] | None, typer.Option(help="host name or IP address of the SuperLink; localhost is always in")
-    ] = None,
-    client: Annotated[
-        list[str] | None, typer.Option(help="make a client's key too: clients/NAME.key and NAME.pub")
-    ] = None,
-    days: Annotated[int, typer.Option(help="how long the server's certificate is valid")] = 825,
-) -> None:
-    """Make a CA, the SuperLink's certificate and clients' keys; what is there already is kept."""
+def certs(folder: Path, *, host: list[str] | None = None, client: list[str] | None = None, days: int = 825) -> None:
+    """Make a CA, the SuperLink's certificate and clients' keys; what is there already is kept.
+
+    Args:
+        folder: folder for ca.crt, ca.key, server.crt, server.key.
+        host: host name or IP address of the SuperLink; localhost is always in.
+        client: make a client's key too: clients/NAME.key and NAME.pub.
+        days: how long the server's certificate is valid.
+    """
     from fedappeal.federation.certificates import write_certificates
 
     for made in write_certificates(folder, host or [], client or [], days):
         typer.echo(str(made))
 
 
-def key(
-    path: Annotated[
-        Path, typer.Argument(help="file of the private key; PATH with the ending .pub is the public half")
-    ],
-    name: Annotated[str, typer.Option(help="what the operator's list calls it; empty: the file's name")] = "",
-) -> None:
-    """Make a client's key; one that is there already is kept."""
+def key(path: Path, *, name: str = "") -> None:
+    """Make a client's key; one that is there already is kept.
+
+    Args:
+        path: file of the private key; PATH with the ending .pub is the public half.
+        name: what the operator's list calls it; empty: the file's name.
+    """
     from fedappeal.federation.certificates import make_key
 
     typer.echo(str(make_key(local_path(path, "path"), name)))

@@ -5,12 +5,12 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedappeal.cli.client import DEFAULT_STATE, StateDir, checked_owner, chosen_options, state_folder
-from fedappeal.cli.options import with_client_options
+from fedappeal.cli.client import DEFAULT_STATE, checked_owner, chosen_options, state_folder
+from fedappeal.cli.options import OwnerValues
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import local_path
 from fedappeal.system.files import replace_file
@@ -25,17 +25,23 @@ _OF_INVITATION = ("superlink", "root-certificates", "key", "insecure")
 _UNIT = "fedappeal-client.service"
 
 
-@with_client_options
 def join(
     context: typer.Context,
-    invitation: Annotated[str, typer.Argument(help="the line that the operator sent, or its file")],
-    given: dict[str, Any],
-    state_dir: StateDir = DEFAULT_STATE,
-    service: Annotated[
-        bool, typer.Option("--service", help="write a systemd unit of this user for the client, and start nothing")
-    ] = False,
+    invitation: str,
+    *,
+    state_dir: Path = DEFAULT_STATE,
+    service: bool = False,
+    given: OwnerValues,
 ) -> None:
-    """Join a federation by an invitation, with your own data; afterwards `fedappeal client` alone continues."""
+    """Join a federation by an invitation, with your own data; afterwards `fedappeal client` alone continues.
+
+    Args:
+        context: says which options were written.
+        invitation: the line that the operator sent, or its file.
+        state_dir: folder of this client's durable state.
+        service: write a systemd unit of this user for the client, and start nothing.
+        given: the owner's settings.
+    """
     from client.data.refused import is_function
     from client.state.membership import Membership
     from fedappeal.protocol.invitation import LONGEST, Invitation

@@ -1,9 +1,9 @@
-"""Options of the commands that take many, as classes: `with_groups` makes an option of each field."""
+"""Options of the commands that take many, as classes: a field is an option, the docstring below it the help."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -13,18 +13,6 @@ if TYPE_CHECKING:
     from fedappeal.federation.folder import FederationFolder
     from fedappeal.runs.launch.in_process import Machine
     from fedappeal.web.serving import PagePlace
-
-
-def option(default: Any, help: str, *names: str, made: Any = typer.Option) -> Any:
-    """Return the field of a command's option.
-
-    Args:
-        default: where it is not given.
-        help: what it is.
-        names: what it is called, where that is not the field's name.
-        made: `typer.Argument` for one without a name.
-    """
-    return field(default=default, metadata={"option": made(default, *names, help=help)})
 
 
 def _use_format(log_format: str) -> str:
@@ -37,7 +25,6 @@ LogFormat = Annotated[
     str, typer.Option("--log-format", callback=_use_format, help="what is printed: text | json (an event a line)")
 ]
 Transport = Literal["grpc", "http"]
-PAGE_HELP = "serve a live page: PORT or HOST:PORT of this machine; 0: any free port"
 AllowedPackages = Annotated[
     list[str] | None,
     typer.Option(
@@ -67,12 +54,14 @@ def check_trust(root_certificates: str | None, insecure: bool | None) -> None:
 class ControlOptions:
     """The SuperLink whose Control API a command calls, and how it is trusted."""
 
-    federation: Path | None = option(
-        None, "folder of `fedappeal federation open`, whose SuperLink it is; if not given: this folder"
-    )
-    superlink: str = option("", "HOST:PORT of the SuperLink's Control API (8000), where it was started otherwise")
-    root_certificates: str = option("", "with --superlink: its CA certificate (PEM); empty: plaintext")
-    insecure: bool = option(False, "plaintext; for loopback and tests", "--insecure")
+    federation: Path | None = None
+    """folder of `fedappeal federation open`, whose SuperLink it is; if not given: this folder"""
+    superlink: str = ""
+    """HOST:PORT of the SuperLink's Control API (8000), where it was started otherwise"""
+    root_certificates: str = ""
+    """with --superlink: its CA certificate (PEM); empty: plaintext"""
+    insecure: bool = False
+    """plaintext; for loopback and tests"""
     needed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -81,9 +70,7 @@ class ControlOptions:
             raise ConfigError(f"federation = '{self.federation}' is not allowed together with superlink")
         if self.folder:
             object.__setattr__(self, "superlink", self.folder.addresses.control)
-            object.__setattr__(
-                self, "root_certificates", str(self.folder.ca_file) if self.folder.addresses.ca else ""
-            )
+            object.__setattr__(self, "root_certificates", self.folder.ca_file)
         elif self.needed and not self.superlink:
             raise ConfigError(NO_SUPERLINK)
 
@@ -106,8 +93,10 @@ class WatchedOptions(ControlOptions):
 class PageOptions:
     """The place of a command's live page."""
 
-    page: str = option("", PAGE_HELP)
-    page_published: str = option("", "HOST:PORT under which browsers visit it, where that is another one")
+    page: str = ""
+    """serve a live page: PORT or HOST:PORT of this machine; 0: any free port"""
+    page_published: str = ""
+    """HOST:PORT under which browsers visit it, where that is another one"""
 
     @cached_property
     def place(self) -> "PagePlace | None":
@@ -132,24 +121,25 @@ NO_PAGE = PageOptions()
 class AnyPage(PageOptions):
     """The place of `fedappeal watch`'s page, at any port unless one is named."""
 
-    page: str = option("0", PAGE_HELP, "--page", "--port")
+    page: Annotated[str, typer.Option("--page", "--port")] = "0"
 
 
 @dataclass(frozen=True)
 class MetricsOptions:
     """The place of a command's metrics."""
 
-    metrics_port: int = option(0, "serve metrics for Prometheus at this port; 0: no", "--metrics-port")
-    metrics_address: str = option("127.0.0.1", "address of this machine to serve metrics at")
+    metrics_port: int = 0
+    """serve metrics for Prometheus at this port; 0: no"""
+    metrics_address: str = "127.0.0.1"
+    """address of this machine to serve metrics at"""
 
 
 @dataclass(frozen=True)
 class WatchOptions(PageOptions, MetricsOptions):
     """Options of a command that follows a run: its output, live page and metrics."""
 
-    track: list[str] | None = option(
-        None, "record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"
-    )
+    track: list[str] | None = None
+    """record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"""
     log_format: LogFormat = "text"
 
 
@@ -157,9 +147,8 @@ class WatchOptions(PageOptions, MetricsOptions):
 class ResidentOptions(MetricsOptions):
     """The powers of a page and metrics that outlive runs, beside a SuperLink."""
 
-    runs: Path | None = option(
-        None, "folder of settings files (.toml) with which the page may start runs, and of these runs"
-    )
+    runs: Path | None = None
+    """folder of settings files (.toml) with which the page may start runs, and of these runs"""
     allow: AllowedPackages = None
 
 
@@ -167,20 +156,26 @@ class ResidentOptions(MetricsOptions):
 class ResumeOptions:
     """Options of `fedappeal resume` besides the folder; None if not given."""
 
-    rounds: int | None = option(None, "new total of rounds, also of a run that has finished; not given: as it is")
-    federation: Path | None = option(
-        None, "folder of the federation that runs it; if not given: this folder, or one above the run's"
-    )
-    superlink: str | None = option(None, "HOST:PORT of the SuperLink that runs it, where it was started otherwise")
-    root_certificates: str | None = option(None, "with --superlink: file of the CA certificate; not given: plaintext")
-    insecure: bool | None = option(None, "with --superlink: plaintext; for loopback and tests", "--insecure")
-    detach: bool | None = option(None, "with --superlink: print the run's id and do not wait", "--detach")
-    port: int | None = option(None, "of a local run: port of the SuperLink's Fleet API; 0: the system picks one")
-    data_dir: str | None = option(None, "folder with the data sets, where this machine trains; not given: as before")
-    transport: Transport | None = option(
-        None, "of a local run: what clients speak to the SuperLink; not given: as before"
-    )
-    device: str | None = option(None, "where the clients train (auto, cpu, cuda, cuda:N); not given: as before")
+    rounds: int | None = None
+    """new total of rounds, also of a run that has finished; not given: as it is"""
+    federation: Path | None = None
+    """folder of the federation that runs it; if not given: this folder, or one above the run's"""
+    superlink: str | None = None
+    """HOST:PORT of the SuperLink that runs it, where it was started otherwise"""
+    root_certificates: str | None = None
+    """with --superlink: file of the CA certificate; not given: plaintext"""
+    insecure: bool | None = None
+    """with --superlink: plaintext; for loopback and tests"""
+    detach: bool | None = None
+    """with --superlink: print the run's id and do not wait"""
+    port: int | None = None
+    """of a local run: port of the SuperLink's Fleet API; 0: the system picks one"""
+    data_dir: str | None = None
+    """folder with the data sets, where this machine trains; not given: as before"""
+    transport: Transport | None = None
+    """of a local run: what clients speak to the SuperLink; not given: as before"""
+    device: str | None = None
+    """where the clients train (auto, cpu, cuda, cuda:N); not given: as before"""
     allow: AllowedPackages = None
 
     def __post_init__(self) -> None:
@@ -191,13 +186,20 @@ class ResumeOptions:
 class MachineOptions:
     """The machine and parallelism of a command's runs."""
 
-    jobs: int = option(1, "runs at once, each in a process of its own")
-    threads: int = option(0, "PyTorch threads a run; 0: the cores shared out")
-    data_dir: str = option("", "folder with the data sets (torchvision's layout)")
-    device: str = option("auto", "where data and models are: auto, cpu, cuda, cuda:N")
-    ray: str = option("", "a Ray cluster (host:port, or auto): its nodes have one run's clients, or several runs")
-    ray_cpus: float = option(1.0, "CPUs that each worker, or each of several runs, asks of Ray")
-    ray_gpus: float = option(0.0, "GPUs that each worker, or each of several runs, asks of Ray")
+    jobs: int = 1
+    """runs at once, each in a process of its own"""
+    threads: int = 0
+    """PyTorch threads a run; 0: the cores shared out"""
+    data_dir: str = ""
+    """folder with the data sets (torchvision's layout)"""
+    device: str = "auto"
+    """where data and models are: auto, cpu, cuda, cuda:N"""
+    ray: str = ""
+    """a Ray cluster (host:port, or auto): its nodes have one run's clients, or several runs"""
+    ray_cpus: float = 1.0
+    """CPUs that each worker, or each of several runs, asks of Ray"""
+    ray_gpus: float = 0.0
+    """GPUs that each worker, or each of several runs, asks of Ray"""
 
     def machine(self) -> "Machine":
         """Return the means that these options name."""
@@ -212,62 +214,90 @@ class MachineOptions:
 class ReproduceOptions:
     """Options of `fedappeal reproduce`."""
 
-    name: str = option("", "the table or figure, as `fedappeal reproduce --list` names it", made=typer.Argument)
-    seeds: int = option(0, "number of seeds; 0: the experiment's own")
-    quick: bool = option(False, "a short form of a few seconds, to see that it works", "--quick")
-    out: Path = option(Path("reproductions"), "folder of the runs, which are kept and not run again")
-    pages: Path | None = option(None, "folder of the page and pictures; the runs' own if not given")
-    changed: list[str] | None = option(None, "KEY=VALUE: a setting other than the experiment's", "--set")
-    grid: str = option("", "search the paper's grid over these settings first: KEY,KEY or all")
-    redo: bool = option(False, "run those again that were run with other settings", "--redo")
-    from_numbers: bool = option(False, "only write the page again from the NAME.json beside it", "--from-numbers")
-    missing: bool = option(
-        False, "run what the page in --pages lacks, and add it: rows, and seeds up to --seeds", "--missing"
-    )
-    list_all: bool = option(False, "list all experiments", "--list")
+    name: Annotated[str, typer.Argument()] = ""
+    """the table or figure, as `fedappeal reproduce --list` names it"""
+    seeds: int = 0
+    """number of seeds; 0: the experiment's own"""
+    quick: bool = False
+    """a short form of a few seconds, to see that it works"""
+    out: Path = Path("reproductions")
+    """folder of the runs, which are kept and not run again"""
+    pages: Path | None = None
+    """folder of the page and pictures; the runs' own if not given"""
+    changed: Annotated[list[str] | None, typer.Option("--set")] = None
+    """KEY=VALUE: a setting other than the experiment's"""
+    grid: str = ""
+    """search the paper's grid over these settings first: KEY,KEY or all"""
+    redo: bool = False
+    """run those again that were run with other settings"""
+    from_numbers: bool = False
+    """only write the page again from the NAME.json beside it"""
+    missing: bool = False
+    """run what the page in --pages lacks, and add it: rows, and seeds up to --seeds"""
+    list_all: Annotated[bool, typer.Option("--list")] = False
+    """list all experiments"""
 
 
 @dataclass(frozen=True)
 class BenchOptions:
     """Options of `fedappeal bench`."""
 
-    tasks: str = option("", "names by commas; empty: those of the fixed design")
-    behaviours: str = option("", "the same: what clients do with their freedom")
-    strategies: str = option("", "the same; also package.module:Name. All meet FedAvg")
-    seeds: int = option(0, "number of seeds; 0: the design's")
-    quick: bool = option(False, "a part of two minutes: digits, three strategies", "--quick")
-    out: Path = option(Path("bench"), "folder of the runs, which are kept and not run again")
-    page: Path | None = option(None, "folder of page and results; if not given: --out")
-    redo: bool = option(False, "run those again that were run with other settings", "--redo")
-    known: Path | None = option(None, "a results.json: its runs are not done again, and stand on the page too")
-    again: Path | None = option(None, "a results.json: two of its rows of --strategies are run again and compared")
-    from_results: Path | None = option(None, "a results.json: write its page again, run nothing")
+    tasks: str = ""
+    """names by commas; empty: those of the fixed design"""
+    behaviours: str = ""
+    """the same: what clients do with their freedom"""
+    strategies: str = ""
+    """the same; also package.module:Name. All meet FedAvg"""
+    seeds: int = 0
+    """number of seeds; 0: the design's"""
+    quick: bool = False
+    """a part of two minutes: digits, three strategies"""
+    out: Path = Path("bench")
+    """folder of the runs, which are kept and not run again"""
+    page: Path | None = None
+    """folder of page and results; if not given: --out"""
+    redo: bool = False
+    """run those again that were run with other settings"""
+    known: Path | None = None
+    """a results.json: its runs are not done again, and stand on the page too"""
+    again: Path | None = None
+    """a results.json: two of its rows of --strategies are run again and compared"""
+    from_results: Path | None = None
+    """a results.json: write its page again, run nothing"""
 
 
 @dataclass(frozen=True)
 class CompareOptions:
     """Options of `fedappeal compare`."""
 
-    baseline: str = option("", "group the others are compared with; else FedAvg's, else the first")
-    each_run: bool = option(False, "no groups: each run by itself", "--each-run")
-    measures: str = option("", "those that are compared, by commas: accuracy,served,joined; empty: all")
-    to: str = option("", "csv, json: the numbers; latex, markdown: the tables")
-    output: Path | None = option(None, "file for --to; default: standard output")
-    plot: Path | None = option(None, "draw them over the rounds: a .png or .svg file")
+    baseline: str = ""
+    """group the others are compared with; else FedAvg's, else the first"""
+    each_run: bool = False
+    """no groups: each run by itself"""
+    measures: str = ""
+    """those that are compared, by commas: accuracy,served,joined; empty: all"""
+    to: str = ""
+    """csv, json: the numbers; latex, markdown: the tables"""
+    output: Path | None = None
+    """file for --to; default: standard output"""
+    plot: Path | None = None
+    """draw them over the rounds: a .png or .svg file"""
 
 
 @dataclass(frozen=True)
 class PredictOptions:
     """Options of `fedappeal predict` besides the model."""
 
-    data: Path = option(..., "a folder of images, a table or texts (.csv, .parquet), or an .npz with x")
-    output: Path | None = option(None, "a file .csv or .jsonl; if not given: printed")
-    features: str = option(
-        "", "of a table: the model's columns, by commas; if not given: the task's, else all others"
-    )
-    label: str = option("", "of a table: the column of labels, to measure by")
-    scale_from: str = option(
-        "", "of a table, if clients standardised theirs: a table of training data, or a client's own model"
-    )
-    device: str = option("auto", "where it predicts: auto, cpu, cuda, cuda:N")
+    data: Path
+    """a folder of images, a table or texts (.csv, .parquet), or an .npz with x"""
+    output: Path | None = None
+    """a file .csv or .jsonl; if not given: printed"""
+    features: str = ""
+    """of a table: the model's columns, by commas; if not given: the task's, else all others"""
+    label: str = ""
+    """of a table: the column of labels, to measure by"""
+    scale_from: str = ""
+    """of a table, if clients standardised theirs: a table of training data, or a client's own model"""
+    device: str = "auto"
+    """where it predicts: auto, cpu, cuda, cuda:N"""
     allow: AllowedPackages = None

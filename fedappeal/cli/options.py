@@ -1,11 +1,13 @@
-"""Command-line options made from fields of settings, and ``--set`` for the settings of plug-ins."""
+"""Commands' options, made of signatures, dataclasses and settings; and ``--set`` for the settings of plug-ins."""
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from copy import copy
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 import typer
@@ -14,8 +16,9 @@ from pydantic.fields import FieldInfo
 
 from client.limits.limits import Limits, shown_default
 from client.settings import owner_fields
+from fedappeal.cli.brief_help import GROUPS, brief_command
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings, plugin_settings
-from fedappeal.settings.model import fact, kebab
+from fedappeal.settings.model import attribute_doc, fact, kebab
 
 SET = "set"
 """The option for settings of plug-ins."""
@@ -23,85 +26,197 @@ SET_HELP = (
     "a setting of a plug-in: NAME.KEY=VALUE, several by spaces, repeatable; `fedappeal list NAME` shows what there is"
 )
 
+FURTHER_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Lets a command take options of another program."""
+_ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
+"""One of a docstring's ``Args:``."""
+
 Command = Callable[..., None]
 
 
-def with_run_options(command: Command) -> Command:
-    """Give a command an option for each general key of the run configuration, and ``--set``.
+@dataclass(frozen=True)
+class Several:
+    """What one argument of a command is made of: several options, and the argument that their values by name make."""
+
+    options: Sequence[inspect.Parameter]
+    value: Callable[[dict[str, Any]], Any]
+
+
+def plugin_options(pairs: Iterable[str]) -> dict[str, Scalar]:
+    """Return the settings of ``--set`` options, by ``NAME.KEY``.
+
+    Of one given twice the last counts.
+
+    Raises:
+        ConfigError: for another form; a general setting is named with its own option.
+    """
+    settings: dict[str, Scalar] = {}
+    general = RunConfig.keys()
+    for text in pairs:
+        key = kebab(text.partition("=")[0].strip())
+        if key in general:
+            raise ConfigError(f"set = '{text}' is not allowed: '{key}' is a general setting with an option --{key}")
+        settings |= plugin_settings(text)
+    return settings
+
+
+def _of_field(key: str, field: FieldInfo, more: str, default: Any, **looks: Any) -> inspect.Parameter:
+    """Return a field's option.
 
     Args:
-        command: takes its own options by keyword, and the given settings as ``settings``: a dict that holds only what
-            the user wrote, under kebab-case keys, those of plug-ins under ``NAME.KEY``.
-
-    Returns:
-        A function whose signature typer can read.
+        key: the field's, in kebab case.
+        field: the field.
+        more: what its help says beside the description.
+        default: the option's.
+        looks: of ``typer.Option``.
     """
+    plain = _plain(field.annotation)
+    spelled = f"--{key}/--no-{key}" if plain is bool and not fact(field, "flag") else f"--{key}"
+    annotation = list[str] if fact(field, "joined") else plain
+    option = typer.Option(default, spelled, help=f"{field.description}{more}", **looks)
+    return _parameter(key.replace("-", "_"), option, annotation | None if default is None else annotation)
+
+
+def _parameter(name: str, option: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+def _values_set(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {kebab(name): value for name, value in options.items() if value is not None}
+
+
+def _plain(annotation: Any) -> Any:
+    """Return the plain type behind an annotated one, for typer; the settings check the bounds."""
+    if get_origin(annotation) in (Union, UnionType) and NoneType in get_args(annotation):
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Literal, Union, UnionType):
+        return str
+    return get_args(annotation)[0] if get_args(annotation) else annotation
+
+
+def _choices(field: FieldInfo) -> str:
+    return f" ({' | '.join(get_args(field.annotation))})" if get_origin(field.annotation) is Literal else ""
+
+
+def _run_options() -> Several:
+    """Return an option for each general key of the run configuration, and ``--set``."""
     chosen = typer.Option(None, f"--{SET}", help=SET_HELP, rich_help_panel="Run")
-    parameters = [_parameter(SET, chosen, list[str] | None)]
+    options = [_parameter(SET, chosen, list[str] | None)]
     for key, field in RunConfig.described().items():
-        panel = "Task" if key in TaskSettings.by_key() else "Run"
-        shown = str(field.default) if field.default != "" else False
-        parameters += _of_field(key, field, _choices(field), None, show_default=shown, rich_help_panel=panel)
-
-    def settings(options: dict[str, Any]) -> dict[str, Any]:
-        return {"settings": {**plugin_options(options.pop(SET) or ()), **_values_set(options)}}
-
-    return _with_options(command, ["settings"], parameters, settings)
+        if not fact(field, "internal"):
+            panel = "Task" if key in TaskSettings.by_key() else "Run"
+            shown = str(field.default) if field.default != "" else False
+            options.append(_of_field(key, field, _choices(field), None, show_default=shown, rich_help_panel=panel))
+    return Several(options, lambda values: {**plugin_options(values.pop(SET) or ()), **_values_set(values)})
 
 
-def with_limit_options(command: Command) -> Command:
-    """Return the command with an option for each of an owner's limits.
-
-    It takes those that are set as ``given``, by key.
-    """
-    parameters: list[inspect.Parameter] = []
+def _limit_options() -> Several:
+    """Return an option for each of an owner's limits."""
+    options = []
     for key, field in Limits.described().items():
-        unit = f" ({fact(field, 'unit')})" if fact(field, "unit") else ""
-        shown = shown_default(field.default)
-        parameters += _of_field(key, field, unit, None, show_default=shown, rich_help_panel="Limits")
-    return _with_options(command, ["given"], parameters, lambda options: {"given": _values_set(options)})
+        unit, shown = fact(field, "unit"), shown_default(field.default)
+        more = f" ({unit})" if unit else ""
+        options.append(_of_field(key, field, more, None, show_default=shown, rich_help_panel="Limits"))
+    return Several(options, _values_set)
 
 
-def with_client_options(command: Command) -> Command:
-    """Give a command an option for each setting of a client's owner.
+def _owner_options() -> Several:
+    """Return an option for each setting of a client's owner."""
+    options, joins = [], {}
+    for key, field in owner_fields().items():
+        joins[key] = fact(field, "joined")
+        default = None if joins[key] else "" if field.is_required() else field.default
+        options.append(_of_field(key, field, "", default))
+
+    def joined(values: dict[str, Any]) -> dict[str, Any]:
+        by_key = {kebab(name): value for name, value in values.items()}
+        return {key: joins[key].join(value or ()) if joins[key] else value for key, value in by_key.items()}
+
+    return Several(options, joined)
+
+
+RunValues = Annotated[dict[str, Any], _run_options()]
+"""The settings of a run that the user wrote, by kebab-case key; those of plug-ins under ``NAME.KEY``."""
+LimitValues = Annotated[dict[str, Scalar], _limit_options()]
+"""The limits that the user wrote, by key."""
+OwnerValues = Annotated[dict[str, Any], _owner_options()]
+"""All settings of a client's owner by key, with the defaults."""
+
+
+def _of_dataclass(kind: Any) -> Several:
+    """Return an option for each field of a dataclass; its help is the docstring below it."""
+    return Several([_of_attribute(kind, field) for field in fields(kind)], lambda values: kind(**values))
+
+
+def _of_attribute(kind: type, field: Field[Any]) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    option = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
+    return _explained(option, typer.Option, attribute_doc(kind, field.name))
+
+
+def _explained(parameter: inspect.Parameter, made: Callable[..., Any], help: str) -> inspect.Parameter:
+    """Return a command's parameter as typer takes it.
 
     Args:
-        command: takes its own options by keyword, and all settings as ``given``: a dict by kebab-case key, with the
-            defaults.
+        parameter: one of a plain type, or annotated with what typer is to know besides; typer's context is unchanged.
+        made: `typer.Option` or `typer.Argument`; a boolean option has a ``--no-`` where its default is true.
+        help: where it is not annotated with a help.
     """
-    owners = owner_fields()
-    parameters: list[inspect.Parameter] = []
-    for key, field in owners.items():
-        default = None if fact(field, "joined") else "" if field.is_required() else field.default
-        parameters += _of_field(key, field, "", default)
-
-    def given(options: dict[str, Any]) -> dict[str, Any]:
-        joins = {name: fact(owners[kebab(name)], "joined") for name in options}
-        values = {
-            kebab(name): joins[name].join(value or ()) if joins[name] else value for name, value in options.items()
-        }
-        return {"given": values}
-
-    return _with_options(command, ["given"], parameters, given)
+    annotation = parameter.annotation
+    plain, *more = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    if plain is not typer.Context:
+        is_flag = bool in (plain, *get_args(plain)) and parameter.default is not True
+        about = copy(more[0]) if more else made(*([f"--{kebab(parameter.name)}"] if is_flag else []))
+        about.help = about.help or help
+        parameter = parameter.replace(annotation=Annotated[plain, about])
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
-def with_groups(command: Command) -> Command:
-    """Return the command with dataclass parameters replaced by options of their fields."""
-    own_parameters = inspect.signature(command).parameters
-    groups: dict[str, Any] = {name: p.annotation for name, p in own_parameters.items() if is_dataclass(p.annotation)}
-    parameters = [
-        _parameter(field.name, field.metadata.get("option", field.default), field.type)
-        for group in groups.values()
-        for field in fields(group)
-    ]
+class Commands(typer.Typer):
+    """Commands that are functions whose signatures and docstrings say what typer is to know; `with_options`."""
 
-    def made(options: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: group(**{field.name: options[field.name] for field in fields(group)})
-            for name, group in groups.items()
-        }
+    def add(self, name: str, **looks: Any) -> Callable[[Command], Command]:
+        """Return the decorator of a command's function; ``looks``: as of `typer.Typer.command`."""
+        register = self.command(name, cls=brief_command(name) if name in GROUPS else None, **looks)
 
-    return _with_options(command, groups, parameters, made)
+        def decorate(command: Command) -> Command:
+            register(with_options(command))
+            return command
+
+        return decorate
+
+
+def with_options(command: Command) -> Command:
+    """Return a command as typer reads it.
+
+    A parameter by position is an argument, one by keyword an option; their helps are in the docstring, below
+    ``Args:``. In place of a parameter that is a dataclass stand options of its fields, of one of `RunValues`,
+    `LimitValues` or `OwnerValues` options of these settings; where the command has one of such a name, that counts.
+    """
+    text, _, entries = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
+    helps = {name: " ".join(about.split()).removesuffix(".") for name, about in _ARGUMENT.findall(entries)}
+    own, groups = dict[str, inspect.Parameter](), dict[str, Several]()
+    for name, parameter in inspect.signature(command).parameters.items():
+        if is_dataclass(parameter.annotation):
+            groups[name] = _of_dataclass(parameter.annotation)
+        elif isinstance(several := getattr(parameter.annotation, "__metadata__", [None])[0], Several):
+            groups[name] = several
+        else:
+            made = typer.Option if parameter.kind is parameter.KEYWORD_ONLY else typer.Argument
+            own[name] = _explained(parameter, made, helps.get(name, ""))
+    further = [option for group in groups.values() for option in group.options if option.name not in own]
+
+    def run(**values: Any) -> None:
+        options = {option.name: values.pop(option.name) for option in further}
+        for name, group in groups.items():
+            values[name] = group.value({o.name: options[o.name] for o in group.options if o.name in options})
+        command(**values)
+
+    parameters = [*own.values(), *further]
+    run.__name__, run.__doc__ = command.__name__, text
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
 
 
 def part(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,92 +260,6 @@ def refuse_empty_paths(command: click.Command) -> None:
             parameter.type = _Path()
     for below in command.commands.values() if isinstance(command, click.Group) else ():
         refuse_empty_paths(below)
-
-
-def plugin_options(pairs: Iterable[str]) -> dict[str, Scalar]:
-    """Return the settings of ``--set`` options, by ``NAME.KEY``.
-
-    Of one given twice the last counts.
-
-    Raises:
-        ConfigError: for another form; a general setting is named with its own option.
-    """
-    settings: dict[str, Scalar] = {}
-    general = RunConfig.keys()
-    for text in pairs:
-        key = kebab(text.partition("=")[0].strip())
-        if key in general:
-            raise ConfigError(f"set = '{text}' is not allowed: '{key}' is a general setting with an option --{key}")
-        settings |= plugin_settings(text)
-    return settings
-
-
-def _with_options(
-    command: Command,
-    receives: Collection[str],
-    parameters: list[inspect.Parameter],
-    collect: Callable[[dict[str, Any]], dict[str, Any]],
-) -> Command:
-    """Return a command with further options.
-
-    Args:
-        command: takes its own options by keyword; where one is called as a further one, it counts.
-        receives: keywords by which it takes what is collected of the further options.
-        parameters: the further options.
-        collect: makes these arguments of their values by name.
-    """
-    shown = {name: p for name, p in inspect.signature(command).parameters.items() if name not in receives}
-    further = [p for p in parameters if p.name not in shown]
-
-    def run(**values: Any) -> None:
-        options = {p.name: values.pop(p.name) for p in further}
-        command(**collect(options), **values)
-
-    both = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shown.values()), *further]
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in both}
-    return run
-
-
-def _of_field(key: str, field: FieldInfo, more: str, default: Any, **looks: Any) -> list[inspect.Parameter]:
-    """Return a field's option, as a list of one; empty for internal fields.
-
-    Args:
-        key: the field's, in kebab case.
-        field: the field.
-        more: what its help says beside the description.
-        default: the option's.
-        looks: of ``typer.Option``.
-    """
-    if fact(field, "internal"):
-        return []
-    plain = _plain(field.annotation)
-    spelled = f"--{key}/--no-{key}" if plain is bool and not fact(field, "flag") else f"--{key}"
-    annotation = list[str] if fact(field, "joined") else plain
-    option = typer.Option(default, spelled, help=f"{field.description}{more}", **looks)
-    return [_parameter(key.replace("-", "_"), option, annotation | None if default is None else annotation)]
-
-
-def _parameter(name: str, option: Any, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
-
-
-def _values_set(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {kebab(name): value for name, value in options.items() if value is not None}
-
-
-def _plain(annotation: Any) -> Any:
-    """Return the plain type behind an annotated one, for typer; the settings check the bounds."""
-    if get_origin(annotation) in (Union, UnionType) and NoneType in get_args(annotation):
-        return _plain(get_args(annotation)[0])
-    if get_origin(annotation) in (Literal, Union, UnionType):
-        return str
-    return get_args(annotation)[0] if get_args(annotation) else annotation
-
-
-def _choices(field: FieldInfo) -> str:
-    return f" ({' | '.join(get_args(field.annotation))})" if get_origin(field.annotation) is Literal else ""
 
 
 def explain(error: UsageError) -> str:

@@ -100,6 +100,13 @@ def attribute_docs(module: str) -> dict[str, str]:
     return docs
 
 
+def attribute_doc(kind: type, name: str) -> str:
+    """Return the docstring below an attribute, in its class or the first base with one; empty without any."""
+    owners = (base for base in kind.__mro__ if name in inspect.get_annotations(base))
+    docs = (attribute_docs(base.__module__).get(f"{base.__qualname__}.{name}") for base in owners)
+    return next(filter(None, docs), "")
+
+
 Group = TypeVar("Group", bound="Settings")
 
 
@@ -156,9 +163,7 @@ class Settings(BaseModel):
     def described(cls) -> dict[str, FieldInfo]:
         """Return the fields of `by_key`, each with its ``description``, else with the docstring below it."""
         for name, field in cls.model_fields.items():
-            owners = (base for base in cls.__mro__ if name in inspect.get_annotations(base))
-            docs = (attribute_docs(base.__module__).get(f"{base.__qualname__}.{name}") for base in owners)
-            field.description = field.description or next(filter(None, docs), "")
+            field.description = field.description or attribute_doc(cls, name)
         return cls.by_key()
 
     @classmethod
