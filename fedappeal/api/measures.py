@@ -29,15 +29,11 @@ class Measures:
 
     Attributes:
         loss: loss of outputs and labels; None: the task's own.
-        metric: the primary metric; None: the task's own.
-        metrics: by name, the primary one first; empty: the task's own.
-        bounds: of the metrics, by name.
+        metrics: the metrics, the primary one first; empty: the task's own.
     """
 
     loss: Measure | None = None
-    metric: Metric | None = None
-    metrics: Mapping[str, Measure] = field(default_factory=dict)
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    metrics: Mapping[Metric, Measure] = field(default_factory=dict)
 
     @classmethod
     def of(cls, loss: Measure | None, metrics: Any) -> "Measures":
@@ -62,9 +58,7 @@ class Measures:
         if not metrics:
             return cls(loss)
         by_name = metrics if isinstance(metrics, Mapping) else {_name(metrics): metrics}
-        measures: dict[str, Measure] = {}
-        bounds: dict[str, tuple[float, float]] = {}
-        primary = None
+        measures: dict[Metric, Measure] = {}
         for name, measure in by_name.items():
             if isinstance(measure, type) or not (callable(measure) or is_running(measure)):
                 raise ConfigError(
@@ -72,11 +66,10 @@ class Measures:
                     "update, compute and reset, is"
                 )
             metric = name if isinstance(name, Metric) else _metric(str(name), measure)
-            primary = primary or metric
-            if metric.name in measures:
+            if any(metric.name == other.name for other in measures):
                 raise ConfigError(f"metrics = {list(by_name)} is not allowed: two are called '{metric.name}'")
-            measures[metric.name], bounds[metric.name] = measure, (metric.low, metric.high)
-        return cls(loss, primary, measures, bounds)
+            measures[metric] = measure
+        return cls(loss, measures)
 
     def with_defaults(self, y: Structure, zero_or_one: bool = False) -> "Measures":
         """Return the measures, with a default metric for such labels if they have none.
@@ -98,17 +91,17 @@ class Measures:
         if self.metrics or (classes and self.loss is None):
             return self
         if labels is not None and zero_or_one and (boundary := decision_boundary(self.loss, labels)) is not None:
-            return Measures(self.loss, ACCURACY, {ACCURACY.name: partial(binary_accuracy, boundary=boundary)})
+            return Measures(self.loss, {ACCURACY: partial(binary_accuracy, boundary=boundary)})
         if classes:
             return self
         if labels is None or not labels.is_floating_point():
             raise ConfigError(f"metrics is missing: labels are {form_text(y)} an example, without a default metric")
-        return Measures(self.loss, MEAN_ABSOLUTE_ERROR, {MEAN_ABSOLUTE_ERROR.name: mean_absolute_error})
+        return Measures(self.loss, {MEAN_ABSOLUTE_ERROR: mean_absolute_error})
 
     @property
-    def others(self) -> tuple[str, ...]:
-        """Names of the further metrics."""
-        return tuple(self.metrics)[1:]
+    def by_name(self) -> dict[str, Measure]:
+        """The metrics by their names, the primary one first."""
+        return {metric.name: measure for metric, measure in self.metrics.items()}
 
     def mean_loss(self, outputs: Any, y: Structure, reduction: str) -> Tensor:
         """Return the program's loss; the sum is the mean times the number of examples.

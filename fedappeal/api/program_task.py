@@ -80,9 +80,10 @@ class GivenTask(Task):
             raise ConfigError("model is missing: own data need one (a torch.nn.Module, mlp, logistic, cnn, ...)")
         self._model = None if model is None else GivenModel(model, self.input_shape, self.num_classes, self._call)
         self.measures = measures if base else measures.with_defaults(self._clients[0].train.y, self._zero_or_one())
-        if self.measures.metric is not None:
-            self.metric, self.other_metrics = self.measures.metric, self.measures.others
-            self.other_bounds = self.measures.bounds
+        if self.measures.metrics:
+            self.metric, *others = self.measures.metrics
+            self.other_metrics = tuple(metric.name for metric in others)
+            self.other_bounds = {metric.name: (metric.low, metric.high) for metric in others}
 
     def _take_form(self, classifies: bool, class_names: Sequence[str]) -> None:
         first = self._clients[0].train
@@ -199,18 +200,14 @@ class GivenTask(Task):
         if self._model is not None:
             parts["model"] = self._model.fingerprint(self.settings.seed)
         loss = getattr(self.measures.loss, "__qualname__", type(self.measures.loss).__name__)
-        callables = {"loss": loss if self.measures.loss else "", "metrics": list(self.measures.metrics)}
+        callables = {"loss": loss if self.measures.loss else "", "metrics": list(self.measures.by_name)}
         if any(callables.values()):
             parts[MEASURES] = json.dumps(callables)
         return parts
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The hash on which server and client must agree, 16 hex digits."""
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
         base = self._base.fingerprint if self._base else super().fingerprint
         text = json.dumps([base, sorted(self.parts.items())])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -263,7 +260,7 @@ class MeasuredTask(GivenTask):
     @property
     def metrics_by_name(self) -> Mapping[str, Any]:  # type: ignore[override]
         """The program's metrics, else the known task's."""
-        return self.measures.metrics or (self._base.metrics_by_name if self._base else {})
+        return self.measures.by_name or (self._base.metrics_by_name if self._base else {})
 
 
 def given_task(

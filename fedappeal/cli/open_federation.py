@@ -65,17 +65,8 @@ _TEXTS = {
 """What a federation's file has besides hosts and the table, each with its default and its meaning."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of `fedappeal superlink`: its help and default, whether it is a flag, and may be repeated."""
-
-    help: str
-    default: Any
-    flag: bool = False
-    several: bool = False
-
-
-Options = Mapping[str, Option]
+Options = Mapping[str, click.Option]
+"""Those of `fedappeal superlink`, by name."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +131,9 @@ class FederationSettings:
             lines += ["", *_comment(about), _line(key, self.texts.get(key, default))]
         lines += ["", f"[{_TABLE}]"]
         for key, option in options.items():
-            shown = [] if option.several else "" if option.default is None else option.default
+            shown = [] if option.multiple else "" if option.default is None else option.default
             line = _line(key, self.superlink[key]) if key in self.superlink else f"# {_line(key, shown)}"
-            lines += ["", *_comment(option.help), line]
+            lines += ["", *_comment(option.help or ""), line]
         return "\n".join(lines) + "\n"
 
     def arguments(self, path: Path, options: Options) -> list[str]:
@@ -161,16 +152,15 @@ class FederationSettings:
             if option is None:
                 near = did_you_mean(key, options)
                 raise ConfigError(f"{key} in '{path}' is not allowed: no option of `fedappeal superlink`{near}")
-            wanted: type | tuple[type, ...] = bool if option.flag else list if option.several else (str, int)
-            if not isinstance(value, wanted) or isinstance(value, bool) != option.flag:
-                kind = (
-                    "true or false" if option.flag else "a list of texts" if option.several else "a text or a number"
-                )
-                raise ConfigError(f"{key} = {value!r} in '{path}' is not allowed: {kind}")
-            if option.flag:
+            wanted: type | tuple[type, ...] = bool if option.is_flag else list if option.multiple else (str, int)
+            if not isinstance(value, wanted) or isinstance(value, bool) != option.is_flag:
+                kind = "a list of texts" if option.multiple else "a text or a number"
+                allowed = "true or false" if option.is_flag else kind
+                raise ConfigError(f"{key} = {value!r} in '{path}' is not allowed: {allowed}")
+            if option.is_flag:
                 words += [f"--{key}"] if value else []
             else:
-                several: Any = value if option.several else [value]
+                several: Any = value if option.multiple else [value]
                 words += [f"--{key}={one}" for one in several if one != ""]
         return words
 
@@ -183,19 +173,16 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(" ".join(text.split()), 110, initial_indent="# ", subsequent_indent="# ")
 
 
-def superlink_options(command: click.Command) -> dict[str, Option]:
+def superlink_options(command: click.Command) -> dict[str, click.Option]:
     """Return all options of the command `superlink` by name: its own, then Flower's."""
     from fedappeal.flower.superlink.superlink_process import superlink_actions
 
-    options = {}
-    for own in command.params:
-        if isinstance(own, click.Option):
-            options[own.opts[0].lstrip("-")] = Option(own.help or "", own.default, own.is_flag, own.multiple)
+    options = [option for option in command.params if isinstance(option, click.Option)]
     for action in superlink_actions():
         flag = action.nargs == 0
         default = False if flag else action.default
-        options[action.option_strings[0].lstrip("-")] = Option(str(action.help or ""), default, flag)
-    return options
+        options.append(click.Option(action.option_strings[:1], help=action.help, default=default, is_flag=flag))
+    return {option.opts[0].lstrip("-"): option for option in options}
 
 
 def _options_written(command: click.Command, arguments: Sequence[str]) -> dict[str, Any]:
@@ -218,7 +205,7 @@ def _without_flags(arguments: Sequence[str], options: Options) -> tuple[list[str
     Raises:
         ConfigError: a flag is switched on, too.
     """
-    negated = {f"--no-{key}": key for key, option in options.items() if option.flag}
+    negated = {f"--no-{key}": key for key, option in options.items() if option.is_flag}
     off = [negated[word] for word in arguments if word in negated]
     for key in off:
         if f"--{key}" in arguments:

@@ -52,12 +52,11 @@ def worst(outputs: Tensor, y: Tensor) -> Tensor:
 
 def test_names_and_directions_of_metrics() -> None:
     measures = Measures.of(functional.mse_loss, {Metric("worst", False, 0, 9): worst, "mean_error": worst})
-    assert measures.metric == Metric("worst", False, 0, 9)
-    assert measures.others == ("mean-error",)
-    alone = Measures.of(None, worst).metric
-    assert alone is not None
+    assert list(measures.by_name) == ["worst", "mean-error"]
+    assert Metric("worst", False, 0, 9) in measures.metrics
+    (alone,) = Measures.of(None, worst).metrics
     assert (alone.name, alone.higher_is_better, alone.low) == ("worst", True, float("-inf"))
-    named = Measures.of(None, {"accuracy": worst}).metric
+    (named,) = Measures.of(None, {"accuracy": worst}).metrics
     assert named == ACCURACY
     with pytest.raises(ConfigError, match="metric = 'loss' is not allowed"):
         Measures.of(None, {"loss": worst})
