@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import ConfigError, local_path
 from fedappeal.system.files import replace_file
 
 GRACE = 15.0
@@ -48,6 +48,19 @@ class Heartbeat:
 
     def _write(self, until: float) -> None:
         replace_file(self._path, json.dumps({"until": until}).encode(), durable=False)
+
+
+def no_beat(seconds: float) -> None:
+    """Say nothing of this process."""
+
+
+def beat_of(path: str) -> Callable[[float], None]:
+    """Return what takes signs of life for a file as its user wrote it; for an empty path nothing is written.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    return Heartbeat(local_path(path, "heartbeat").absolute()).beat if path else no_beat
 
 
 def heartbeat_problem(path: Path, now: float) -> str | None:

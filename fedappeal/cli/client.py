@@ -81,7 +81,7 @@ def client(context: typer.Context, *, state_dir: Path = DEFAULT_STATE, given: Ow
     with quick_imports():
         import_without_server()
         from client.limits.limits import read_limits
-        from client.process.heartbeat import Heartbeat
+        from client.process.heartbeat import beat_of
         from client.process.serve import Alive, Begin, OnEvent, run_client
         from fedappeal.system.json_log import is_json
         from fedappeal.views.metrics.serving import MetricsPort
@@ -90,7 +90,7 @@ def client(context: typer.Context, *, state_dir: Path = DEFAULT_STATE, given: Ow
     node, of_app, process = checked_owner(given, folder)
     as_json = is_json(process.log_format)
     metrics = MetricsPort(process.metrics_port, process.metrics_address)
-    beats = Heartbeat(local_path(process.heartbeat, "heartbeat").absolute()) if process.heartbeat else None
+    beat = beat_of(process.heartbeat)
     answer: Callable[[Message, Context], Outcome]
     begin: Begin | None = None
     with quick_imports():
@@ -113,7 +113,6 @@ def client(context: typer.Context, *, state_dir: Path = DEFAULT_STATE, given: Ow
             log_as_json=as_json,
         )
 
-    beat = beats.beat if beats else lambda seconds: None
     beside = nullcontext() if process.page is None else _page(folder, process.page or process.page_port, node.limits)
     if not metrics.port:
         with beside:

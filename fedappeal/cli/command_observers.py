@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from client.process.heartbeat import Heartbeat
+from client.process.heartbeat import no_beat
 from fedappeal.cli.live_page import shown_page
 from fedappeal.cli.option_groups import NO_PAGE, PageOptions, WatchOptions
 from fedappeal.record.reader import Record
@@ -34,14 +34,14 @@ class CommandObservers:
         trackers: make the trackers of a run, by name.
         metrics: where its metrics are served.
         page: where its page stands.
-        heartbeat: the file for signs of life; None: there is none.
+        alive: takes signs of life, which are good for some seconds.
         console: where lines are printed.
     """
 
     trackers: Mapping[str, MakeTracker] = field(default_factory=dict)
     metrics: MetricsPort = NOWHERE
     page: PageOptions = NO_PAGE
-    heartbeat: Heartbeat | None = None
+    alive: Callable[[float], None] = no_beat
     console: Console = field(default_factory=lambda: Console(highlight=False))
 
     def __post_init__(self) -> None:
@@ -130,11 +130,6 @@ class CommandObservers:
     def complain(self, line: str) -> None:
         """Print a problem on standard error."""
         complain(line)
-
-    def alive(self, seconds: float) -> None:
-        """Write a sign of life."""
-        if self.heartbeat is not None:
-            self.heartbeat.beat(seconds)
 
 
 def observers_of(

@@ -13,7 +13,6 @@ from fedappeal.cli.federation import certs, federation_app, key
 from fedappeal.cli.join import join
 from fedappeal.cli.options import FURTHER_OPTIONS, Commands, RunValues, naming
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import local_path
 
 cli = Commands(
     help="Federated learning for volunteers: clients decide whether to join, and the server trains so that they do.",
@@ -179,7 +178,7 @@ def submit(
         watching: how the command follows the run.
         settings: the run's.
     """
-    from client.process.heartbeat import Heartbeat
+    from client.process.heartbeat import beat_of
     from fedappeal.cli.command_observers import observers_of
     from fedappeal.cli.compare import report_run
     from fedappeal.cli.start import submit_run
@@ -189,8 +188,7 @@ def submit(
 
     certificates = control.root_certificates
     launcher = Submission(RemoteSuperLink.checked(control.superlink, certificates), clientapp or CLIENT_APP, detach)
-    beats = Heartbeat(local_path(heartbeat, "heartbeat").absolute()) if heartbeat else None
-    observers, settings = observers_of(watching, settings, heartbeat=beats)
+    observers, settings = observers_of(watching, settings, alive=beat_of(heartbeat))
     path = submit_run(settings, launcher, observers, control.folder.path if control.folder else None)
     report_run(path, report and not detach, launcher.superlink)
 

@@ -123,7 +123,7 @@ def redeem(*, address: str, certificate: str, key: str, heartbeat: str = "", con
         heartbeat: a file that says until when this process counts as alive.
         control: the SuperLink.
     """
-    from client.process.heartbeat import Heartbeat
+    from client.process.heartbeat import beat_of
     from fedappeal.federation.invitations import Invitations
     from fedappeal.federation.join_server import JoinApp, serve_invitations
     from fedappeal.federation.remote import RemoteSuperLink
@@ -133,7 +133,7 @@ def redeem(*, address: str, certificate: str, key: str, heartbeat: str = "", con
     superlink = RemoteSuperLink.checked(control.superlink, control.root_certificates)
     invitations = Invitations(opened.path)
     app = JoinApp(invitations, superlink, opened.addresses.fleet, superlink.root_certificates or b"")
-    beat = Heartbeat(Path(heartbeat)).beat if heartbeat else lambda seconds: None
+    beat = beat_of(heartbeat)
     try:
         with end_as_interrupt():
             serve_invitations(invitations, app, address, (certificate, key), beat)

@@ -13,7 +13,6 @@ from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.options import plugin_options
 from fedappeal.core.plugins import HERE, current_folder_unsearched
 from fedappeal.core.registry import STRATEGIES
-from fedappeal.federation.own_superlink import NOT_GUARDED
 from fedappeal.record.folder import (
     COMMAND_LOCK,
     GIVEN,
@@ -35,7 +34,6 @@ from fedappeal.runs.plan import RunPlan, deployed_plan, simulate_plan, unused_li
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.settings.rounds import AUTO
 from fedappeal.simulation.options import Simulation
-from fedappeal.system.socket_owner import is_told
 from fedappeal.views.comparison.measures import save
 from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings
 from fedappeal.views.terminal.fitting import PHRASE
@@ -147,26 +145,24 @@ def _continue(
     observers: CommandObservers,
 ) -> "RemoteSuperLink | None":
     """Continue a run whose settings are known; returns and raises as `resume_run`."""
-    written, path = path, path.absolute()  # the folder is open here, whatever the SuperLink's working folder is
+    absolute = path.absolute()  # the folder is open here, whatever the SuperLink's working folder is
+    if runtime[KIND] == SUBMITTED:
+        config = config.model_copy(update={"out": str(absolute), "resume": True})
+    data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
+    plan = replace(RunPlan.of(config, absolute, data_dir=data_dir, resumes=True), written=path)
     if runtime[KIND] == SUBMITTED:
         from fedappeal.federation.remote import RemoteSuperLink
         from fedappeal.runs.launch.superlink import Submission
 
-        certificates = options.root_certificates or ""
-        superlink = RemoteSuperLink.checked(options.superlink or "", certificates)
-        plan = RunPlan.of(config.model_copy(update={"out": str(path), "resume": True}), path, resumes=True)
-        plan = replace(plan, written=written)
-        launch_submission(plan, Submission(superlink, detach=bool(options.detach)), observers)
+        superlink = RemoteSuperLink.checked(options.superlink or "", options.root_certificates or "")
+        launch(plan, Submission(superlink, detach=bool(options.detach)), observers)
         return superlink
-    data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
-    plan = replace(RunPlan.of(config, path, data_dir=data_dir, resumes=True), written=written)
     if runtime[KIND] == LOCAL:
         from fedappeal.runs.launch.superlink import LocalProcesses
 
         device, transport = options.device or runtime.get("device", "auto"), options.transport
         local = LocalProcesses(options.port or 0, device, transport or runtime.get("transport", "grpc"))
-        local.check(plan)
-        launch_local(plan, local, observers)
+        launch(plan, local, observers)
         return None
     simulation = replace(Simulation.of_runtime(runtime), data_dir=data_dir)
     if options.device is not None:
@@ -210,21 +206,11 @@ def start_local(
         ConfigError: before anything is started, for a setting that is not allowed.
     """
     plan = deployed_plan(settings, data_dir, here=True)
-    launcher.check(plan)
     other = plan_against([plan], against) if against else None
-    launch_local(plan, launcher, observers or CommandObservers())
+    launch(plan, launcher, observers or CommandObservers())
     if other is not None:
         show_against(plan.given_path, other, device=launcher.device)
     return plan.given_path
-
-
-def launch_local(plan: RunPlan, launcher: "LocalProcesses", observers: CommandObservers) -> None:
-    """Launch a checked run; end this command if it does not finish."""
-    report_unused([plan])
-    if not is_told():
-        complain(NOT_GUARDED)
-    with ends():
-        launcher.launch(plan, observers)
 
 
 def submit_run(
@@ -243,15 +229,15 @@ def submit_run(
     if base:
         settings = {**settings, "out": str(base / (settings.get("out") or new_path(RunConfig.parse(settings))))}
     plan = deployed_plan(settings)
-    launch_submission(plan, launcher, observers or CommandObservers())
+    launch(plan, launcher, observers or CommandObservers())
     return plan.path
 
 
-def launch_submission(plan: RunPlan, launcher: "Submission", observers: CommandObservers) -> None:
-    """Check and submit a run; end this command if it does not finish.
+def launch(plan: RunPlan, launcher: "LocalProcesses | Submission", observers: CommandObservers) -> None:
+    """Check and launch a run; end this command if it does not finish.
 
     Raises:
-        ConfigError: before anything is submitted, for what is not allowed.
+        ConfigError: before anything is started, for what is not allowed.
     """
     launcher.check(plan)
     _check_observed(observers, plan.path, launcher.detach)

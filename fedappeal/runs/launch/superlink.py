@@ -9,8 +9,10 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from client.settings import GRPC, HTTP
+from fedappeal.federation.own_superlink import NOT_GUARDED
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
 from fedappeal.flower.bundle import CLIENT_APP
@@ -32,6 +34,7 @@ from fedappeal.settings.address import listener
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import is_reference
 from fedappeal.system.process_end import end_as_interrupt
+from fedappeal.system.socket_owner import is_told
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 
 _POLL = 0.1
@@ -55,6 +58,8 @@ class LocalProcesses:
     port: int = 0
     device: str = "auto"
     transport: str = GRPC
+    detach: ClassVar[bool] = False
+    """This command waits for its own processes."""
 
     def check(self, plan: RunPlan) -> None:
         """Check all that can be wrong before a process is started.
@@ -76,6 +81,8 @@ class LocalProcesses:
         Raises:
             RunUnfinished: it did not finish; all processes that were started have ended.
         """
+        if not is_told():
+            observers.complain(NOT_GUARDED)
         data_dir = str(Path(plan.data_dir).absolute()) if plan.data_dir else ""
         runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device, "transport": self.transport}
         failures = _RunFailed, ClientsEnded, SuperLinkError, ControlError
