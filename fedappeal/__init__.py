@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 from fedappeal.system.versions import FEDAPPEAL
 
 if TYPE_CHECKING:
-    from fedappeal.api.run import FinishedRound, Run
-    from fedappeal.api.runs import Runs
-    from fedappeal.api.simulate import load, simulate
-    from fedappeal.api.sweep import sweep
-    from fedappeal.protocol.metric import Metric
-    from fedappeal.settings.config import ConfigError
-    from fedappeal.tasks.task import ClientData, Split, Task
-    from fedappeal.views.comparison.export import compare
+    from fedappeal.api.run import FinishedRound as FinishedRound
+    from fedappeal.api.run import Run as Run
+    from fedappeal.api.runs import Runs as Runs
+    from fedappeal.api.simulate import load as load
+    from fedappeal.api.simulate import simulate as simulate
+    from fedappeal.api.sweep import sweep as sweep
+    from fedappeal.protocol.metric import Metric as Metric
+    from fedappeal.settings.config import ConfigError as ConfigError
+    from fedappeal.tasks.task import ClientData as ClientData
+    from fedappeal.tasks.task import Split as Split
+    from fedappeal.tasks.task import Task as Task
+    from fedappeal.views.comparison.export import compare as compare
 
 __version__ = FEDAPPEAL
 
@@ -35,20 +39,7 @@ _NAMES = {
     "sweep": "fedappeal.api.sweep",
 }
 
-__all__ = [
-    "ClientData",
-    "ConfigError",
-    "FinishedRound",
-    "Metric",
-    "Run",
-    "Runs",
-    "Split",
-    "Task",
-    "compare",
-    "load",
-    "simulate",
-    "sweep",
-]
+__all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:

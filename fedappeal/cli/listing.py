@@ -8,9 +8,10 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import tomli_w
+from pydantic.fields import FieldInfo
 
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Plugin, Registry
@@ -18,7 +19,7 @@ from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEG
 from fedappeal.record.columns import column_rows
 from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.settings.model import did_you_mean
+from fedappeal.settings.model import choices, did_you_mean
 from fedappeal.system.wording import in_columns
 from fedappeal.tasks import MODELS, TASKS
 from fedappeal.views.tracking.tracker import TRACKERS
@@ -161,22 +162,17 @@ def _settings(plugin: Any) -> Iterator[str]:
     yield f"  settings (--set {name}.KEY=VALUE)"
     rows = []
     for key, field in plugin.Settings.described().items():
-        default = "required" if field.is_required() else default_of(field.default)
-        allowed = f" ({choices(field.annotation)})" if choices(field.annotation) else ""
-        rows.append((f"  {name}.{key}", default, f"{field.description or ''}{allowed}"))
+        allowed = f" ({choices(field)})" if choices(field) else ""
+        rows.append((f"  {name}.{key}", default_of(field), f"{field.description or ''}{allowed}"))
     yield from _in_columns(rows)
 
 
-def default_of(value: Any) -> str:
+def default_of(field: FieldInfo) -> str:
     """Return a setting's default as shown text."""
-    if value is None:
-        return "not set"
+    value = field.default
+    if field.is_required() or value is None:
+        return "required" if field.is_required() else "not set"
     return "''" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def choices(annotation: Any) -> str:
-    """Return a setting's allowed values as text; empty if its type does not list them."""
-    return " | ".join(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ""
 
 
 def _in_columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from client.limits.limits import Limits, shown_default
 from client.settings import owner_fields
 from fedappeal.cli.brief_help import GROUPS, brief_command
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings, plugin_settings
-from fedappeal.settings.model import attribute_doc, fact, kebab
+from fedappeal.settings.model import attribute_doc, choices, fact, kebab
 
 SET = "set"
 """The option for settings of plug-ins."""
@@ -94,8 +94,8 @@ def _plain(annotation: Any) -> Any:
     return get_args(annotation)[0] if get_args(annotation) else annotation
 
 
-def _choices(field: FieldInfo) -> str:
-    return f" ({' | '.join(get_args(field.annotation))})" if get_origin(field.annotation) is Literal else ""
+def _bracketed(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def _run_options() -> Several:
@@ -106,7 +106,8 @@ def _run_options() -> Several:
         if not fact(field, "internal"):
             panel = "Task" if key in TaskSettings.by_key() else "Run"
             shown = str(field.default) if field.default != "" else False
-            options.append(_of_field(key, field, _choices(field), None, show_default=shown, rich_help_panel=panel))
+            more = _bracketed(choices(field))
+            options.append(_of_field(key, field, more, None, show_default=shown, rich_help_panel=panel))
     return Several(options, lambda values: {**plugin_options(values.pop(SET) or ()), **_values_set(values)})
 
 
@@ -114,8 +115,7 @@ def _limit_options() -> Several:
     """Return an option for each of an owner's limits."""
     options = []
     for key, field in Limits.described().items():
-        unit, shown = fact(field, "unit"), shown_default(field.default)
-        more = f" ({unit})" if unit else ""
+        more, shown = _bracketed(fact(field, "unit")), shown_default(field.default)
         options.append(_of_field(key, field, more, None, show_default=shown, rich_help_panel="Limits"))
     return Several(options, _values_set)
 

@@ -15,12 +15,12 @@ from pydantic.fields import FieldInfo
 
 from client.limits.limits import Limits
 from client.settings import owner_fields
-from fedappeal.cli.listing import KINDS, choices, default_of, plugins_with_settings, summary, with_tables
+from fedappeal.cli.listing import KINDS, default_of, plugins_with_settings, summary, with_tables
 from fedappeal.core.plugins import Registry
 from fedappeal.hf import TextClassification
 from fedappeal.record.columns import column_rows
 from fedappeal.settings.config import RunConfig
-from fedappeal.settings.model import fact
+from fedappeal.settings.model import choices, fact
 from fedappeal.views.tracking.tracker import TRACKERS
 from strategies.rounds.shared import SharedSettings
 
@@ -70,8 +70,7 @@ def _settings(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
     yield from (_row("setting", "default", "allowed", ""), _row(*["---"] * 4))
     for key, field in fields.items():
         if not fact(field, "internal"):
-            default = "required" if field.is_required() else default_of(field.default)
-            yield _row(f"`{key}`", default, _bounds_text(field), field.description or "")
+            yield _row(f"`{key}`", default_of(field), _bounds_text(field), field.description or "")
 
 
 def _bounds_text(field: FieldInfo) -> str:
@@ -82,7 +81,7 @@ def _bounds_text(field: FieldInfo) -> str:
         for name, word in _BOUNDS.items()
         if hasattr(item, name)
     )
-    return ", ".join(filter(None, [fact(field, "unit"), choices(field.annotation), *bounds]))
+    return ", ".join(filter(None, [fact(field, "unit"), choices(field), *bounds]))
 
 
 def _row(*cells: str) -> str:

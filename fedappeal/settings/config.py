@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedappeal.settings import rounds, training
 from fedappeal.settings.model import (
     ConfigError,
     Count,
@@ -28,24 +29,8 @@ from fedappeal.settings.model import (
     section,
     setting,
 )
-from fedappeal.settings.rounds import (
-    BEST,
-    CROSS_FITTED,
-    AskingSettings,
-    EvaluationSettings,
-    JudgingSettings,
-    ParticipationSettings,
-    RoundSettings,
-    SizeSettings,
-    default_mandatory_rounds,
-    most_asked_rounds,
-)
-from fedappeal.settings.training import (
-    InfluenceSettings,
-    LearningRateSchedule,
-    LocalTrainingSettings,
-    UpdateSettings,
-)
+from fedappeal.settings.rounds import BEST, CROSS_FITTED, default_mandatory_rounds, most_asked_rounds
+from fedappeal.settings.training import LocalTrainingSettings
 
 
 class TaskSettings(WithPlugins):
@@ -165,16 +150,16 @@ PAPERS: Mapping[str, Scalar] = MappingProxyType(
 class RunConfig(
     FileSettings,
     AttackSettings,
-    UpdateSettings,
-    LearningRateSchedule,
+    training.UpdateSettings,
+    training.LearningRateSchedule,
     LocalTrainingSettings,
-    InfluenceSettings,
-    JudgingSettings,
-    AskingSettings,
-    ParticipationSettings,
-    EvaluationSettings,
-    RoundSettings,
-    SizeSettings,
+    training.InfluenceSettings,
+    rounds.JudgingSettings,
+    rounds.AskingSettings,
+    rounds.ParticipationSettings,
+    rounds.EvaluationSettings,
+    rounds.RoundSettings,
+    rounds.SizeSettings,
     TaskSettings,
 ):
     """All settings of a run, in groups.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -74,6 +74,11 @@ def fact(field: FieldInfo, name: str) -> str:
     """Return a fact that `setting` attached to a field; empty if it has none."""
     extra = field.json_schema_extra
     return str(extra.get(name) or "") if isinstance(extra, dict) else ""
+
+
+def choices(field: FieldInfo) -> str:
+    """Return a setting's allowed values as text; empty if its type does not list them."""
+    return " | ".join(map(str, get_args(field.annotation))) if get_origin(field.annotation) is Literal else ""
 
 
 @cache
@@ -212,19 +217,6 @@ def key_and_value(text: str, setting: str) -> tuple[str, Scalar]:
     return key, scalar(value)
 
 
-def plugin_setting(text: str) -> tuple[str, Scalar]:
-    """Return the key and the value of ``NAME.KEY=VALUE``.
-
-    Raises:
-        ConfigError: for another form.
-    """
-    key, equals, value = text.partition("=")
-    name, dot, rest = key.strip().partition(".")
-    if not (equals and name and dot and rest):
-        raise ConfigError(f"set = '{text}' is not allowed: NAME.KEY=VALUE, a setting of a plug-in")
-    return kebab(key.strip()), scalar(value.strip())
-
-
 def plugin_settings(text: str) -> dict[str, Scalar]:
     """Return settings of plug-ins written as ``NAME.KEY=VALUE``, separated by spaces.
 
@@ -232,11 +224,16 @@ def plugin_settings(text: str) -> dict[str, Scalar]:
         ConfigError: for another form.
     """
     try:
-        return dict(plugin_setting(part) for part in shlex.split(text))
-    except ConfigError:
-        raise
+        parts = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"set = '{text}' is not allowed: {error}") from None
+    settings = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals or not all(key.strip().partition(".")):
+            raise ConfigError(f"set = '{part}' is not allowed: NAME.KEY=VALUE, a setting of a plug-in")
+        settings[kebab(key.strip())] = scalar(value.strip())
+    return settings
 
 
 class WithPlugins(Settings):
