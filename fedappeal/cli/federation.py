@@ -63,7 +63,7 @@ def open_(
     from fedappeal.cli.open_federation import open_federation
 
     commands: Any = context.find_root().command
-    texts = {"join-address": join_address, "fleet-published": fleet_published, "join-published": join_published}
+    texts = {"join_address": join_address, "fleet_published": fleet_published, "join_published": join_published}
     open_federation(commands.commands["superlink"], folder, host or [], texts, service, context.args)
 
 

@@ -8,7 +8,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from fedappeal.federation.folder import SETTINGS, Addresses
 from fedappeal.protocol.invitation import is_address
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import NotHere, did_you_mean
+from fedappeal.settings.model import NotHere, attribute_doc, did_you_mean, kebab
 from fedappeal.system.files import private_folder, replace_file
 from fedappeal.system.keep_running import keep_running
 from fedappeal.system.locks import InUse, only_process
@@ -46,24 +46,10 @@ _SERVICES = {
     "compose.yml": "docker compose -f $folder/compose.yml up -d, with the image fedappeal",
 }
 """The files for services, each with the command that starts it."""
-_HOSTS = "names and IP addresses under which clients reach this machine; invitations hold the first"
-_TEXTS = {
-    "join-address": (
-        "0.0.0.0:9094",  # nosec B104 # volunteers come from anywhere; it listens while an invitation is open
-        "HOST:PORT of this machine where invitations are redeemed, open while there is one; empty: none",
-    ),
-    "fleet-published": (
-        "",
-        "HOST:PORT by which clients reach the Fleet API, where a router has another one; empty: the first host, and "
-        "fleet-api-address's port",
-    ),
-    "join-published": (
-        "",
-        "HOST:PORT in invitations, where a router has another one; empty: the first host, and join-address's port",
-    ),
-}
-"""What a federation's file has besides hosts and the table, each with its default and its meaning."""
-
+_JOIN = "0.0.0.0:9094"  # nosec B104 # volunteers come from anywhere; it listens while an invitation is open
+"""Where a new federation redeems invitations."""
+_TEXTS = ("join_address", "fleet_published", "join_published")
+"""What a federation's file has besides hosts and the table."""
 
 Options = Mapping[str, click.Option]
 """Those of `fedappeal superlink`, by name."""
@@ -71,17 +57,19 @@ Options = Mapping[str, click.Option]
 
 @dataclass(frozen=True)
 class FederationSettings:
-    """The content of a federation's file of settings.
+    """The content of a federation's file of settings; the docstrings of texts and hosts are its comments."""
 
-    Attributes:
-        hosts: names of this machine; the first stands in invitations.
-        texts: the settings of `_TEXTS`.
-        superlink: options of `fedappeal superlink`, without their dashes.
-    """
-
-    hosts: Sequence[str]
-    texts: Mapping[str, str]
-    superlink: Mapping[str, Any]
+    host: Sequence[str]
+    """names and IP addresses under which clients reach this machine; invitations hold the first"""
+    join_address: str = ""
+    """HOST:PORT of this machine where invitations are redeemed, open while there is one; empty: none"""
+    fleet_published: str = ""
+    """HOST:PORT by which clients reach the Fleet API, where a router has another one; empty: the first host, and
+    fleet-api-address's port"""
+    join_published: str = ""
+    """HOST:PORT in invitations, where a router has another one; empty: the first host, and join-address's port"""
+    superlink: Mapping[str, Any] = field(default_factory=dict)
+    """options of `fedappeal superlink`, without their dashes"""
 
     @classmethod
     def read(cls, path: Path, options: Options) -> "FederationSettings":
@@ -98,27 +86,23 @@ class FederationSettings:
             values = tomllib.loads(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"file '{path}' cannot be read: {error}") from None
-        hosts, superlink = values.pop("host", ()), values.pop(_TABLE, {})
-        texts = {key: values.pop(key, "") for key in _TEXTS}
+        hosts, superlink, texts = values.get("host", ()), values.get(_TABLE, {}), list(map(kebab, _TEXTS))
         for key in values:
-            raise ConfigError(f"{key} in '{path}' is not allowed: host, {', '.join(_TEXTS)} and the table [{_TABLE}]")
+            if key not in ("host", _TABLE, *texts):
+                allowed = f"host, {', '.join(texts)} and the table [{_TABLE}]"
+                raise ConfigError(f"{key} in '{path}' is not allowed: {allowed}")
         if not (isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts)):
             raise ConfigError(f"host in '{path}' is not allowed: a list of names, such as [\"fed.example.org\"]")
         for host in hosts:  # it becomes a part of the files for services
             general_name(host)
         if not isinstance(superlink, dict):
             raise ConfigError(f"{_TABLE} in '{path}' is not allowed: a table, [{_TABLE}]")
-        for key, text in texts.items():
-            if not isinstance(text, str):
+        for key in texts:
+            if not isinstance(values.get(key, ""), str):
                 raise ConfigError(f"{key} in '{path}' is not allowed: a text, HOST:PORT")
-        settings = cls(hosts, texts, superlink)
+        settings = cls(**{key.replace("-", "_"): value for key, value in values.items()})
         settings.arguments(path, options)
         return settings
-
-    def changed(self, off: Sequence[str], texts: Mapping[str, str]) -> "FederationSettings":
-        """Return these settings with some options at their defaults, and other texts."""
-        superlink = {key: value for key, value in self.superlink.items() if key not in off}
-        return FederationSettings(self.hosts, {**self.texts, **texts}, superlink)
 
     def text(self, options: Options) -> str:
         """Return the file's text: every option with its help, unset ones as comments."""
@@ -126,9 +110,8 @@ class FederationSettings:
             "# A federation: `fedappeal federation open` starts it. An option of that command goes before a line",
             "# here, and `#` before a line makes it the default. Paths begin at this folder.",
         ]
-        lines += ["", *_comment(_HOSTS), _line("host", list(self.hosts))]
-        for key, (default, about) in _TEXTS.items():
-            lines += ["", *_comment(about), _line(key, self.texts.get(key, default))]
+        for name in ("host", *_TEXTS):
+            lines += ["", *_comment(attribute_doc(type(self), name)), _line(kebab(name), getattr(self, name))]
         lines += ["", f"[{_TABLE}]"]
         for key, option in options.items():
             shown = [] if option.multiple else "" if option.default is None else option.default
@@ -227,7 +210,7 @@ def open_federation(
         command: `fedappeal superlink`.
         folder: the folder.
         hosts: names of this machine, besides those of the file of settings.
-        texts: the settings of `_TEXTS`, by name; None: as that file says.
+        texts: the settings `_TEXTS`, by name; None: as that file says.
         service: write files for systemd and Docker, and start nothing.
         arguments: options of `fedappeal superlink`, which go before those of the file; ``--no-FLAG`` ends one.
 
@@ -243,22 +226,23 @@ def open_federation(
     chosen = {key: text for key, text in texts.items() if text is not None}
     is_new = not path.exists()
     if not is_new:
-        settings = FederationSettings.read(path, options).changed(off, chosen)
+        settings = FederationSettings.read(path, options)
+        superlink = {key: value for key, value in settings.superlink.items() if key not in off}
+        settings = replace(settings, superlink=superlink, **chosen)
     elif not hosts:
         raise ConfigError("host is missing: the name or address under which clients reach this machine (--host)")
     else:
         first = {**_FIRST, **_options_written(command, given), **dict.fromkeys(off, False)}
-        defaults = {key: default for key, (default, _) in _TEXTS.items()}
-        settings, given = FederationSettings(hosts, {**defaults, **chosen}, first), []
+        settings, given = FederationSettings(hosts, superlink=first, **{"join_address": _JOIN, **chosen}), []
     words = [*settings.arguments(path, options), *given]
     with command.make_context("superlink", words) as context:
-        addresses = _addresses(context.args, hosts or settings.hosts, settings.texts)
+        addresses = _addresses(context.args, hosts or settings.host, settings)
         if not addresses.fleet:
             raise ConfigError("simulation is not allowed: clients of a federation come to its Fleet API")
-        join = settings.texts["join-address"] if addresses.join else ""
+        join = settings.join_address if addresses.join else ""
         # What clients have from invitations is among the names that the certificate has to hold.
         invited = [address.rpartition(":")[0] for address in (addresses.fleet, addresses.join) if address]
-        names = [*settings.hosts, *hosts, *invited]
+        names = [*settings.host, *hosts, *invited]
         for name in names:
             general_name(name)
         for address in (addresses.fleet, addresses.join) if addresses.join else ():
@@ -341,7 +325,7 @@ def _make_missing(folder: Path, hosts: Sequence[str]) -> None:
     (folder / "runs").mkdir(exist_ok=True)
 
 
-def _addresses(arguments: Sequence[str], hosts: Sequence[str], texts: Mapping[str, str]) -> Addresses:
+def _addresses(arguments: Sequence[str], hosts: Sequence[str], settings: FederationSettings) -> Addresses:
     """Return the addresses at which a SuperLink with these options is reached.
 
     Raises:
@@ -349,16 +333,16 @@ def _addresses(arguments: Sequence[str], hosts: Sequence[str], texts: Mapping[st
     """
     from fedappeal.flower.superlink.superlink_process import Ports
 
-    ports, join = Ports.of(arguments), texts["join-address"]
-    for key, address in texts.items():
-        if address and not is_address(address):
-            raise ConfigError(f"{key} = '{address}' is not allowed: HOST:PORT, with a port from 1 to 65535")
+    ports, join = Ports.of(arguments), settings.join_address
+    for name in _TEXTS:
+        if (address := getattr(settings, name)) and not is_address(address):
+            raise ConfigError(f"{kebab(name)} = '{address}' is not allowed: HOST:PORT, with a port from 1 to 65535")
     if not (ports.keys_only and ports.tls):  # every client is admitted, or nothing could be trusted
         join = ""
     host = f"[{hosts[0]}]" if ":" in hosts[0] and not hosts[0].startswith("[") else hosts[0]
     fleet, redeemed = (f"{host}:{_port(address)}" if address else "" for address in (ports.fleet, join))
-    fleet = texts["fleet-published"] or fleet if fleet else ""
-    redeemed = texts["join-published"] or redeemed if redeemed else ""
+    fleet = settings.fleet_published or fleet if fleet else ""
+    redeemed = settings.join_published or redeemed if redeemed else ""
     return Addresses(ports.control, ports.ca, fleet, redeemed)
 
 

@@ -18,7 +18,7 @@ from typer.main import get_command
 from fedappeal.cli import open_federation as open_module
 from fedappeal.cli.commands import cli
 from fedappeal.cli.main import main
-from fedappeal.cli.open_federation import _TEXTS, FederationSettings, open_federation, superlink_options
+from fedappeal.cli.open_federation import FederationSettings, open_federation, superlink_options
 from fedappeal.federation.certificates import check_names
 from fedappeal.federation.folder import Addresses, FederationFolder
 from fedappeal.settings.config import ConfigError
@@ -39,14 +39,14 @@ def uncommented(text: str) -> dict[str, Any]:
 
 
 def test_the_file_has_every_option_of_the_superlink_and_each_can_be_set(tmp_path: Path) -> None:
-    values = uncommented(FederationSettings(["a.example.org"], {}, {}).text(OPTIONS))["superlink"]
+    values = uncommented(FederationSettings(["a.example.org"]).text(OPTIONS))["superlink"]
     own = {option.opts[0][2:] for option in SUPERLINK.params if option.opts[0].startswith("--")}
     shown = {line.split()[0].rstrip(",")[2:] for line in flower._parse_args_run_superlink().format_help().splitlines()
              if re.match(r"  --", line)}  # fmt: skip
     deprecated = {"auth-list-public-keys", "allow-runtime-dependency-installation", "control-api-address"}
     assert set(values) == (own | shown | {"fleet-http-address"}) - deprecated
     path = tmp_path / "federation.toml"
-    path.write_text(FederationSettings(["a.example.org"], {}, values).text(OPTIONS))
+    path.write_text(FederationSettings(["a.example.org"], superlink=values).text(OPTIONS))
     read = FederationSettings.read(path, OPTIONS)
     assert dict(read.superlink) == values
     assert "--metrics-port=0" in read.arguments(path, OPTIONS)
@@ -197,7 +197,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
             SUPERLINK,
             tmp_path / folder,
             [host],
-            {key: chosen.get(key.replace("-", "_")) for key in _TEXTS},
+            chosen,
             False,
             [*ports, *words],
         )
