@@ -99,7 +99,7 @@ def superlink(
 
     Args:
         context: has the options of `flower-superlink`.
-        log_format: of what is printed.
+        log_format: what is printed: text | json (an event a line).
         resume: continue what was under way when a SuperLink on this --database ended.
         page: where its page stands.
         resident: what the page can do besides.

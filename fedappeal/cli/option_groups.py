@@ -21,9 +21,7 @@ def _use_format(log_format: str) -> str:
     return use_format(log_format)
 
 
-LogFormat = Annotated[
-    str, typer.Option("--log-format", callback=_use_format, help="what is printed: text | json (an event a line)")
-]
+LogFormat = Annotated[str, typer.Option(callback=_use_format)]
 Transport = Literal["grpc", "http"]
 AllowedPackages = Annotated[
     list[str] | None,
@@ -141,6 +139,7 @@ class WatchOptions(PageOptions, MetricsOptions):
     track: list[str] | None = None
     """record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"""
     log_format: LogFormat = "text"
+    """what is printed: text | json (an event a line)"""
 
 
 @dataclass(frozen=True)

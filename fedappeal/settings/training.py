@@ -16,8 +16,6 @@ from fedappeal.settings.model import (
     TrimShare,
 )
 
-Precision = Literal["float32", "bfloat16"]
-
 
 class LearningRateSchedule(Settings):
     """The change of the learning rate over the rounds."""
@@ -53,7 +51,7 @@ class LocalTrainingSettings(Settings):
     dropout_noise: Literal["keyed", "stream"] = "keyed"
     """which units dropout drops; keyed: by seed, client, round, step, layer and example, wherever a client trains;
     stream: as runs of earlier versions, in which each form of training drew its own"""
-    training_precision: Precision = "float32"
+    training_precision: Literal["float32", "bfloat16"] = "float32"
     """of local forward and backward passes; bfloat16: clients train one by one"""
 
     def changed_by(self, values: Mapping[str, object]) -> Self:
@@ -93,14 +91,13 @@ class UpdateSettings(Settings):
     """send a model as one array a dtype; false: named arrays, for other ClientApps"""
 
 
-InfluenceBound = Literal["off", "bounded"]
 Aggregation = Literal["mean", "median", "trimmed-mean"]
 
 
 class InfluenceSettings(Settings):
     """Bounds on one client's weight and update, and how a round's models become one."""
 
-    influence: InfluenceBound = "off"
+    influence: Literal["off", "bounded"] = "off"
     """bounds on one client's weight and update, against the cohort's; local and submit: bounded, where nothing is
     said"""
     influence_weight: AtLeastOne = 3.0
