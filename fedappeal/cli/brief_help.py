@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-Groups = Mapping[str, Sequence[str]]
-"""Names of options by their group's heading."""
-GROUPS: Mapping[str, Groups] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-"""The groups of each command."""
+GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text("utf-8")
+)
+"""Names of options by their group's heading, of each command with such groups."""
 _ALL = "help_all"
 
 
@@ -33,27 +33,26 @@ def _help_all() -> click.Option:
     )
 
 
-class _BriefHelp(click.Command):
-    """The base of commands and groups whose help shows groups of options."""
-
-    groups: Groups
+class BriefHelp(click.Command):
+    """The base of commands and groups of commands whose help shows groups of options."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.params.append(_help_all())
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the usual options by their groups, or all."""
         if ctx.meta.get(_ALL):
             super().format_help(ctx, formatter)
             return
         brief = copy.copy(self)  # parsing and completion know all options
-        panels = {name: heading for heading, names in self.groups.items() for name in names}
+        panels = {name: heading for heading, names in GROUPS[self.name or ""].items() for name in names}
         order = list(panels)
         brief.params = sorted(
             (_in_panel(parameter, panels) for parameter in self.params),
             key=lambda p: order.index(p.name) if p.name in panels else -1,
         )
-        super(_BriefHelp, brief).format_help(ctx, formatter)
+        super(BriefHelp, brief).format_help(ctx, formatter)
 
 
 def _in_panel(parameter: click.Parameter, panels: Mapping[str, str]) -> Any:
@@ -66,11 +65,5 @@ def _in_panel(parameter: click.Parameter, panels: Mapping[str, str]) -> Any:
     return shown
 
 
-def brief_command(name: str) -> type[TyperCommand]:
-    """Return the class of a command whose help shows its groups of options."""
-    return type("Command", (_BriefHelp, TyperCommand), {"groups": GROUPS[name]})
-
-
-def brief_group(name: str) -> type[TyperGroup]:
-    """Return a group class whose help shows its groups of options."""
-    return type("Group", (_BriefHelp, TyperGroup), {"groups": GROUPS[name]})
+class BriefCommand(BriefHelp, TyperCommand):
+    """A command whose help shows its groups of options."""

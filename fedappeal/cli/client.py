@@ -6,14 +6,15 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 from click.core import ParameterSource
+from typer.core import TyperGroup
 
 from client.settings import AppSettings, Connection, NodeSettings, ProcessSettings
-from fedappeal.cli.brief_help import brief_group
+from fedappeal.cli.brief_help import BriefHelp
 from fedappeal.cli.options import Commands, LimitValues, OwnerValues, part, with_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.settings.config import ConfigError, plugin_settings, section
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from client.outcome import Outcome
 
 
-class _ClientGroup(brief_group("client")):  # type: ignore[misc]
+class _ClientGroup(BriefHelp, TyperGroup):
     """The command, whose ``--page`` may stand alone."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options; without a port ``--page`` is ``--page 0``."""
         pairs = zip(args, [*args[1:], "-"], strict=False)  # without arguments: none
         alone = (("--page=0" if arg == "--page" and after.startswith("-") else arg) for arg, after in pairs)
-        return cast("list[str]", super().parse_args(ctx, list(alone)))
+        return super().parse_args(ctx, list(alone))
 
 
 client_app = Commands(help="One volunteer, on any machine.", invoke_without_command=True, cls=_ClientGroup)

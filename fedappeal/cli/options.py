@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from client.limits.limits import Limits, shown_default
 from client.settings import owner_fields
-from fedappeal.cli.brief_help import GROUPS, brief_command
+from fedappeal.cli.brief_help import GROUPS, BriefCommand
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings, plugin_settings
 from fedappeal.settings.model import attribute_doc, choices, fact, kebab
 
@@ -177,7 +177,7 @@ class Commands(typer.Typer):
 
     def add(self, name: str, **looks: Any) -> Callable[[Command], Command]:
         """Return the decorator of a command's function; ``looks``: as of `typer.Typer.command`."""
-        register = self.command(name, cls=brief_command(name) if name in GROUPS else None, **looks)
+        register = self.command(name, cls=BriefCommand if name in GROUPS else None, **looks)
 
         def decorate(command: Command) -> Command:
             register(with_options(command))
