@@ -182,12 +182,10 @@ def submit(
     from fedappeal.cli.command_observers import observers_of
     from fedappeal.cli.compare import report_run
     from fedappeal.cli.start import submit_run
-    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.flower.bundle import CLIENT_APP
     from fedappeal.runs.launch.superlink import Submission
 
-    certificates = control.root_certificates
-    launcher = Submission(RemoteSuperLink.checked(control.superlink, certificates), clientapp or CLIENT_APP, detach)
+    launcher = Submission(control.remote(), clientapp or CLIENT_APP, detach)
     observers, settings = observers_of(watching, settings, alive=beat_of(heartbeat))
     path = submit_run(settings, launcher, observers, control.folder.path if control.folder else None)
     report_run(path, report and not detach, launcher.superlink)
@@ -356,7 +354,7 @@ def report(runs: list[Path], *, output: Path | None = None, baseline: str = "", 
 def watch(
     run: Path | None = None,
     *,
-    control: groups.WatchedOptions,
+    control: groups.ControlOptions,
     page: groups.AnyPage,
     resident: groups.ResidentOptions,
 ) -> None:

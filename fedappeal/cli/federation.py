@@ -126,11 +126,10 @@ def redeem(*, address: str, certificate: str, key: str, heartbeat: str = "", con
     from client.process.heartbeat import beat_of
     from fedappeal.federation.invitations import Invitations
     from fedappeal.federation.join_server import JoinApp, serve_invitations
-    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.system.process_end import end_as_interrupt
 
     opened = _federation_folder(control.federation)
-    superlink = RemoteSuperLink.checked(control.superlink, control.root_certificates)
+    superlink = control.remote()
     invitations = Invitations(opened.path)
     app = JoinApp(invitations, superlink, opened.addresses.fleet, superlink.root_certificates or b"")
     beat = beat_of(heartbeat)
@@ -312,11 +311,10 @@ def stop(run_id: Annotated[int, typer.Argument(min=0, max=2**64 - 1)], control: 
 @contextmanager
 def _superlink_of(control: ControlOptions) -> "Iterator[RemoteSuperLink]":
     """Yield the options' SuperLink; end the command with one line if it refuses."""
-    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.flower.control import ControlError
 
     try:
-        yield RemoteSuperLink.checked(control.superlink, control.root_certificates)
+        yield control.remote()
     except ControlError as error:
         complain(error)
         sys.exit(1)

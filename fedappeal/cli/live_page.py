@@ -94,10 +94,9 @@ def watch(run: Path | None, control: "ControlOptions", options: "PageOptions", r
     remote = members = None
     actions = ForeignRun()
     if superlink:
-        from fedappeal.federation.remote import RemoteSuperLink
         from fedappeal.views.live.members import Members
 
-        remote = RemoteSuperLink.checked(superlink, root_certificates)
+        remote = control.remote()
         members = Members(remote, control.folder.path if control.folder else None, ADMITS_ALL in os.environ)
         logging.getLogger("flwr").setLevel(logging.ERROR)  # the page says itself when the SuperLink does not answer
         actions = SubmittedRun(remote, resident.runs, tuple(resident.allow or ()))

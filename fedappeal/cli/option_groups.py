@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,7 @@ from fedappeal.settings.config import ConfigError
 
 if TYPE_CHECKING:
     from fedappeal.federation.folder import FederationFolder
+    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.runs.launch.in_process import Machine
     from fedappeal.web.serving import PagePlace
 
@@ -30,12 +31,6 @@ AllowedPackages = Annotated[
         "too; repeatable"
     ),
 ]
-
-
-NO_SUPERLINK = (
-    "superlink is missing: HOST:PORT of its Control API (--superlink), or the folder of `fedappeal federation open` "
-    "(--federation)"
-)
 
 
 def check_trust(root_certificates: str | None, insecure: bool | None) -> None:
@@ -60,7 +55,6 @@ class ControlOptions:
     """with --superlink: its CA certificate (PEM); empty: plaintext"""
     insecure: bool = False
     """plaintext; for loopback and tests"""
-    needed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_trust(self.root_certificates, self.insecure)
@@ -69,8 +63,6 @@ class ControlOptions:
         if self.folder:
             object.__setattr__(self, "superlink", self.folder.addresses.control)
             object.__setattr__(self, "root_certificates", self.folder.ca_file)
-        elif self.needed and not self.superlink:
-            raise ConfigError(NO_SUPERLINK)
 
     @cached_property
     def folder(self) -> "FederationFolder | None":
@@ -79,12 +71,20 @@ class ControlOptions:
 
         return None if self.superlink else FederationFolder.find(self.federation)
 
+    def remote(self) -> "RemoteSuperLink":
+        """Return the SuperLink.
 
-@dataclass(frozen=True)
-class WatchedOptions(ControlOptions):
-    """The SuperLink whose runs a page shows, where it shows any."""
+        Raises:
+            ConfigError: none is named, or one that is not allowed.
+        """
+        if not self.superlink:
+            raise ConfigError(
+                "superlink is missing: HOST:PORT of its Control API (--superlink), or the folder of `fedappeal "
+                "federation open` (--federation)"
+            )
+        from fedappeal.federation.remote import RemoteSuperLink
 
-    needed: ClassVar[bool] = False
+        return RemoteSuperLink.checked(self.superlink, self.root_certificates)
 
 
 @dataclass(frozen=True)
