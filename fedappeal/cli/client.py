@@ -18,8 +18,8 @@ from fedappeal.cli.brief_help import BriefHelp
 from fedappeal.cli.options import Commands, LimitValues, OwnerValues, part, with_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.settings.config import ConfigError, plugin_settings, section
-from fedappeal.settings.model import did_you_mean, kebab, local_path
-from fedappeal.views.terminal.printing import complain, print_lines
+from fedappeal.settings.model import Failure, did_you_mean, kebab, local_path
+from fedappeal.views.terminal.printing import print_lines
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -246,8 +246,7 @@ def sent(*, state_dir: Path = DEFAULT_STATE) -> None:
     kept = read_receipts(store_of(state_folder(state_dir)).folder)
     print_lines(receipt_lines(kept))
     if kept.problem:
-        complain(kept.problem)
-        sys.exit(1)
+        raise Failure(kept.problem)
 
 
 @client_app.add("approve")

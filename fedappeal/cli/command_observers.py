@@ -1,6 +1,5 @@
 """What looks on while a command runs a federation: the terminal, trackers, metrics, the live page, a health check."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from client.process.heartbeat import no_beat
 from fedappeal.cli.live_page import shown_page
 from fedappeal.cli.option_groups import NO_PAGE, PageOptions, WatchOptions
 from fedappeal.record.reader import Record
-from fedappeal.runs.launch.observers import INTERRUPTED, RunUnfinished, SeveralRuns
+from fedappeal.runs.launch.observers import SeveralRuns
 from fedappeal.runs.plan import RunPlan
 from fedappeal.views.metrics.serving import NOWHERE, ConnectedClients, MetricsPort
 from fedappeal.views.terminal.printing import as_json, complain, say, say_where
@@ -148,14 +147,3 @@ def observers_of(
     trackers, others = chosen_trackers(options.track or (), settings)
     metrics = MetricsPort(options.metrics_port, options.metrics_address)
     return CommandObservers(trackers, metrics, options, **more), others
-
-
-@contextmanager
-def ends() -> Iterator[None]:
-    """End the command with a line and exit code if a run did not finish."""
-    try:
-        yield
-    except RunUnfinished as ended:
-        for line in ended.lines:
-            complain(line, prefix="" if ended.code == INTERRUPTED else "fedappeal: ")
-        sys.exit(ended.code)

@@ -118,18 +118,14 @@ def superlink(
     from fedappeal.cli.live_page import resident_page
     from fedappeal.federation.own_superlink import NOT_GUARDED, run_own_superlink
     from fedappeal.system.json_log import LOG_FORMAT, TEXT
-    from fedappeal.system.socket_owner import NotTold, is_told
+    from fedappeal.system.socket_owner import is_told
 
     if log_format != TEXT:
         os.environ[LOG_FORMAT] = log_format
-    try:
-        if not is_told():
-            complain(NOT_GUARDED)
-        with resident_page(context.args, page, resident, resumes=resume, federation=context.obj):
-            run_own_superlink(context.args, resumes=resume, allow=resident.allow or ())
-    except NotTold as error:
-        complain(error)
-        sys.exit(1)
+    if not is_told():
+        complain(NOT_GUARDED)
+    with resident_page(context.args, page, resident, resumes=resume, federation=context.obj):
+        run_own_superlink(context.args, resumes=resume, allow=resident.allow or ())
 
 
 @cli.add("resume")

@@ -3,8 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +14,11 @@ from fedappeal.cli.option_groups import ControlOptions
 from fedappeal.cli.options import FURTHER_OPTIONS, Commands
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import local_path
+from fedappeal.settings.model import Failure, local_path
 from fedappeal.views.terminal.printing import Part, complain, print_fitting, print_lines
 
 if TYPE_CHECKING:
     from fedappeal.federation.folder import FederationFolder
-    from fedappeal.federation.remote import RemoteSuperLink
     from server.identities import IdentityFile
 
 
@@ -139,8 +137,7 @@ def redeem(*, address: str, certificate: str, key: str, heartbeat: str = "", con
     except KeyboardInterrupt:
         return
     except OSError as error:
-        complain(f"address = '{address}' is not allowed: {error.strerror or error}")
-        sys.exit(1)
+        raise Failure(f"address = '{address}' is not allowed: {error.strerror or error}") from None
 
 
 def _federation_folder(folder: Path | None) -> "FederationFolder":
@@ -163,8 +160,8 @@ def register(keys: list[Path], control: ControlOptions) -> None:
     from fedappeal.federation import nodes
 
     public_keys = [nodes.PublicKey.read(path) for path in keys]
-    with _superlink_of(control) as superlink:
-        outcomes = [nodes.register(superlink, public_key) for public_key in public_keys]
+    superlink = control.remote()
+    outcomes = [nodes.register(superlink, public_key) for public_key in public_keys]
     for public_key, outcome in zip(public_keys, outcomes, strict=True):
         if outcome == nodes.UNREGISTERED:
             complain(
@@ -189,8 +186,7 @@ def list_nodes(*, run: str = "", as_json: AsJson = False, control: ControlOption
     from fedappeal.flower.control import UNREGISTERED
 
     examples_of, waiting = _in_run(Path(run)) if run else ({}, set())
-    with _superlink_of(control) as superlink:
-        nodes = superlink.nodes()
+    nodes = control.remote().nodes()
     columns = ["name", "client-id", "status", "since (UTC)", "last seen (UTC)", *(["examples"] if run else [])]
     left_out = ("node id", "since (UTC)", "last seen (UTC)", "examples", "status")  # the commands take client-ids
     colours = {"online": "green", UNREGISTERED: "red"}
@@ -215,8 +211,7 @@ def list_runs(*, as_json: AsJson = False, control: ControlOptions) -> None:
         as_json: for machines: a JSON list.
         control: the SuperLink.
     """
-    with _superlink_of(control) as superlink:
-        runs = superlink.runs()
+    runs = control.remote().runs()
     columns = ["run id", "status", "strategy", "task", "started (UTC)", "folder"]
     colours = {"running": "green", "failed": "red"}
     rows: list[list[Part]] = []
@@ -289,10 +284,10 @@ def unregister(clients: list[str], control: ControlOptions) -> None:
     """
     from fedappeal.federation import nodes
 
-    with _superlink_of(control) as superlink:
-        for who in clients:
-            node = nodes.unregister(superlink, who)
-            print_lines([f"{node.client_id}  unregistered for good  ({node.name})"])
+    superlink = control.remote()
+    for who in clients:
+        node = nodes.unregister(superlink, who)
+        print_lines([f"{node.client_id}  unregistered for good  ({node.name})"])
 
 
 @federation_app.add("stop")
@@ -303,21 +298,8 @@ def stop(run_id: Annotated[int, typer.Argument(min=0, max=2**64 - 1)], control: 
         run_id: the run's id, as `fedappeal federation runs` lists it.
         control: the SuperLink.
     """
-    with _superlink_of(control) as superlink:
-        stopped = superlink.stop_run(run_id)
+    stopped = control.remote().stop_run(run_id)
     print_lines([f"run {run_id} {'was stopped' if stopped else 'had already ended'}"])
-
-
-@contextmanager
-def _superlink_of(control: ControlOptions) -> "Iterator[RemoteSuperLink]":
-    """Yield the options' SuperLink; end the command with one line if it refuses."""
-    from fedappeal.flower.control import ControlError
-
-    try:
-        yield control.remote()
-    except ControlError as error:
-        complain(error)
-        sys.exit(1)
 
 
 @federation_app.add("ids")

@@ -68,7 +68,7 @@ def _run(by_variables: str) -> None:
 
     from fedappeal.cli.commands import cli
     from fedappeal.cli.options import refuse_empty_paths, take_variables
-    from fedappeal.settings.config import ConfigError
+    from fedappeal.settings.model import ConfigError, Failure
     from fedappeal.system.plain_files import OF_THE_DISK
     from fedappeal.views.terminal.printing import complain
 
@@ -84,6 +84,10 @@ def _run(by_variables: str) -> None:
         from fedappeal.cli.options import explain
 
         lines = [explain(error)]
+    except Failure as failure:
+        for line in failure.lines:
+            complain(line, prefix="" if failure.code == 130 else "fedappeal: ")  # 130: after Ctrl-C
+        sys.exit(failure.code)
     except OSError as error:
         if error.errno not in OF_THE_DISK and error.filename is None:
             raise

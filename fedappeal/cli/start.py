@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedappeal.cli.command_observers import CommandObservers, ends, observers_of
+from fedappeal.cli.command_observers import CommandObservers, observers_of
 from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.options import plugin_options
 from fedappeal.core.plugins import HERE, current_folder_unsearched
@@ -168,8 +168,7 @@ def _continue(
     if options.device is not None:
         simulation = replace(simulation, device=options.device)
     check_trains_here(plan, simulation.device)
-    with ends():
-        InProcess(simulation).resume(plan, observers, usable)
+    InProcess(simulation).resume(plan, observers, usable)
     return None
 
 
@@ -186,9 +185,7 @@ def start_simulations(
         raise ConfigError(f"metrics-port = {observers.metrics.port} is not allowed with several runs (0)")
     if observers.page.page and len(plans) > 1:
         raise ConfigError("page is not allowed with several runs: `fedappeal watch RUN` shows one of them")
-    launcher = launcher.check(plans)
-    with ends():
-        launcher.launch(plans, observers)
+    launcher.check(plans).launch(plans, observers)
 
 
 def start_local(
@@ -242,8 +239,7 @@ def launch(plan: RunPlan, launcher: "LocalProcesses | Submission", observers: Co
     launcher.check(plan)
     _check_observed(observers, plan.path, launcher.detach)
     report_unused([plan])
-    with ends():
-        launcher.launch(plan, observers)
+    launcher.launch(plan, observers)
 
 
 def _check_observed(observers: CommandObservers, path: Path, detach: bool) -> None:

@@ -31,6 +31,7 @@ from fedappeal.flower.node.tls import served_certificate, speaks_tls, split_addr
 from fedappeal.flower.proxied import heed_proxies
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.proof import client_id_of
+from fedappeal.settings.model import Failure
 from fedappeal.system.validity import Validity
 
 _SHOWN = 40
@@ -44,7 +45,7 @@ LISTED = ("strategy", "task", "out")
 """Settings that a run is submitted with beside its bundle: the SuperLink lists those, and not what a bundle holds."""
 
 
-class ControlError(RuntimeError):
+class ControlError(Failure):
     """The SuperLink refused, or did not answer; the message is one line.
 
     Attributes:

@@ -33,6 +33,21 @@ class NotHere(ConfigError):
     """What a setting needs is not to be had here and now, such as a port that is taken."""
 
 
+class Failure(RuntimeError):
+    """What a command ends with, in one or more lines.
+
+    Attributes:
+        code: the command's exit code.
+    """
+
+    code = 1
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What the command says of it."""
+        return self.args
+
+
 def local_path(path: str | Path, setting: str) -> Path:
     """Return a path with a home in place of its ``~``; ConfigError where no user has that home."""
     try:

@@ -11,6 +11,8 @@ import socket
 import struct
 import sys
 
+from fedappeal.settings.model import Failure
+
 Address = tuple[str, int]
 """A host as a number (``127.0.0.1``, ``::1``) and a port."""
 
@@ -23,7 +25,7 @@ _SOCKET = struct.Struct("=BB2x48x12xII")  # family, state, (timer), (addresses),
 _WAIT = 1.0
 
 
-class NotTold(OSError):
+class NotTold(Failure, OSError):
     """The kernel does not say whose a socket is; the message is one line."""
 
 

@@ -9,6 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from fedappeal.cli.main import main
+from fedappeal.flower.control import ControlError
+from fedappeal.runs.launch.observers import RunUnfinished
+from fedappeal.settings.model import Failure
 
 
 def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
@@ -61,3 +64,25 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     assert printed.startswith(f"fedappeal: [Errno {errno.ENOSPC}] No space left on device: ")
     assert printed.count("\n") == 1
     assert printed.strip().isprintable()
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (ControlError("the SuperLink does\x1b[31m not answer"), "fedappeal: the SuperLink does"),
+        (RunUnfinished("run 1: it failed", "run 2: so did it"), "fedappeal: run 1: it failed\nfedappeal: run 2: so "),
+        (RunUnfinished("interrupted; what now", code=130), "interrupted; what now\n"),
+    ],
+)
+def test_what_ends_a_command_is_a_line_each_and_its_exit_code(
+    failure: Failure, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedappeal.cli.start.resume_run", Mock(side_effect=failure))
+    monkeypatch.setattr(sys, "argv", ["fedappeal", "resume", "x"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == failure.code
+    printed = capsys.readouterr().err
+    assert printed.startswith(said)
+    assert printed.count("\n") == len(failure.lines)
+    assert printed.replace("\n", "").isprintable()

@@ -16,6 +16,7 @@ from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.dry_round import alike
 from fedappeal.runs.launch.in_process import InProcess, Machine
+from fedappeal.runs.launch.observers import RunUnfinished
 from fedappeal.runs.plan import RunPlan, simulate_plan, swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation import engine
@@ -197,19 +198,16 @@ def test_resume_continues_a_simulation_as_one(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_say_how_to_continue(
-    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_and_sigterm_say_how_to_continue(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: object, **named: object) -> None:
         signal.raise_signal(number)
 
     monkeypatch.setattr(engine, "simulate", interrupted)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(RunUnfinished) as ended:
         start_simulations(swept_plans(SMALL, [], str(tmp_path / "run")), AUTO)
     assert ended.value.code == 130
-    assert capsys.readouterr().err == (
-        f"interrupted; all finished rounds are kept; continue with: fedappeal resume {tmp_path / 'run'}\n"
-    )
+    again = f"continue with: fedappeal resume {tmp_path / 'run'}"
+    assert ended.value.lines == (f"interrupted; all finished rounds are kept; {again}",)
 
 
 def test_how_clients_train_is_asked_once_for_runs_that_train_alike_and_each_keeps_to_the_answer(

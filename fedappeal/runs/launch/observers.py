@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedappeal.core.places import is_authors, reason
 from fedappeal.runs.checks import resume_command
 from fedappeal.runs.plan import RunPlan
+from fedappeal.settings.model import Failure
 from fedappeal.system.plain_files import OF_THE_DISK
 
 if TYPE_CHECKING:  # which loads all of Flower's Control API
@@ -23,17 +24,11 @@ NOT_BEGUN = "no run had begun"
 """In place of how an interrupted run continues, where its folder holds none yet."""
 
 
-class RunUnfinished(Exception):
-    """A run did not finish.
-
-    Attributes:
-        lines: what a command says of it.
-        code: its exit code.
-    """
+class RunUnfinished(Failure):
+    """A run did not finish."""
 
     def __init__(self, *lines: str, code: int = 1) -> None:
         super().__init__(*lines)
-        self.lines = lines
         self.code = code
 
 

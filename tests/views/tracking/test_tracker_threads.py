@@ -16,6 +16,7 @@ from fedappeal.cli.start import start_simulations
 from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, MODEL, append_lines, rewrite, seal_lines
 from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED, Record
 from fedappeal.runs.launch.in_process import InProcess
+from fedappeal.runs.launch.observers import RunUnfinished
 from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
@@ -246,7 +247,7 @@ def test_the_runs_of_a_sweep_are_tracked_each_by_itself(tmp_path: Path) -> None:
     settings = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
     plans = swept_plans(settings, ["seed=0,1,2"], str(tmp_path / "sweep"))
     (plans[2].path / "participation.jsonl").mkdir(parents=True)  # it cannot be written: that run fails
-    with warm_spawn(), pytest.raises(SystemExit):
+    with warm_spawn(), pytest.raises(RunUnfinished):
         start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandObservers({"kept": Kept}))
     assert sorted(begun.name for (begun,) in Kept.of("begin")) == ["seed-0", "seed-1", "seed-2"]  # type: ignore[attr-defined]
     assert sorted(rounds_told()) == [1, 1, 2, 2]  # type: ignore[type-var]
