@@ -35,8 +35,13 @@ Command = Callable[..., None]
 
 
 @dataclass(frozen=True)
-class Several:
-    """What one argument of a command is made of: several options, and the argument that their values by name make."""
+class OptionGroup:
+    """Options of a command that make one argument of its function.
+
+    Attributes:
+        options: as typer takes them.
+        value: returns the argument, given their values by name.
+    """
 
     options: Sequence[inspect.Parameter]
     value: Callable[[dict[str, Any]], Any]
@@ -98,7 +103,7 @@ def _bracketed(text: str) -> str:
     return f" ({text})" if text else ""
 
 
-def _run_options() -> Several:
+def _run_options() -> OptionGroup:
     """Return an option for each general key of the run configuration, and ``--set``."""
     chosen = typer.Option(None, f"--{SET}", help=SET_HELP, rich_help_panel="Run")
     options = [_parameter(SET, chosen, list[str] | None)]
@@ -108,19 +113,19 @@ def _run_options() -> Several:
             shown = str(field.default) if field.default != "" else False
             more = _bracketed(choices(field))
             options.append(_of_field(key, field, more, None, show_default=shown, rich_help_panel=panel))
-    return Several(options, lambda values: {**plugin_options(values.pop(SET) or ()), **_values_set(values)})
+    return OptionGroup(options, lambda values: {**plugin_options(values.pop(SET) or ()), **_values_set(values)})
 
 
-def _limit_options() -> Several:
+def _limit_options() -> OptionGroup:
     """Return an option for each of an owner's limits."""
     options = []
     for key, field in Limits.described().items():
         more, shown = _bracketed(fact(field, "unit")), shown_default(field.default)
         options.append(_of_field(key, field, more, None, show_default=shown, rich_help_panel="Limits"))
-    return Several(options, _values_set)
+    return OptionGroup(options, _values_set)
 
 
-def _owner_options() -> Several:
+def _owner_options() -> OptionGroup:
     """Return an option for each setting of a client's owner."""
     options, joins = [], {}
     for key, field in owner_fields().items():
@@ -132,7 +137,7 @@ def _owner_options() -> Several:
         by_key = {kebab(name): value for name, value in values.items()}
         return {key: joins[key].join(value or ()) if joins[key] else value for key, value in by_key.items()}
 
-    return Several(options, joined)
+    return OptionGroup(options, joined)
 
 
 RunValues = Annotated[dict[str, Any], _run_options()]
@@ -143,9 +148,9 @@ OwnerValues = Annotated[dict[str, Any], _owner_options()]
 """All settings of a client's owner by key, with the defaults."""
 
 
-def _of_dataclass(kind: Any) -> Several:
+def _of_dataclass(kind: Any) -> OptionGroup:
     """Return an option for each field of a dataclass; its help is the docstring below it."""
-    return Several([_of_attribute(kind, field) for field in fields(kind)], lambda values: kind(**values))
+    return OptionGroup([_of_attribute(kind, field) for field in fields(kind)], lambda values: kind(**values))
 
 
 def _of_attribute(kind: type, field: Field[Any]) -> inspect.Parameter:
@@ -195,12 +200,12 @@ def with_options(command: Command) -> Command:
     """
     text, _, entries = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
     helps = {name: " ".join(about.split()).removesuffix(".") for name, about in _ARGUMENT.findall(entries)}
-    own, groups = dict[str, inspect.Parameter](), dict[str, Several]()
+    own, groups = dict[str, inspect.Parameter](), dict[str, OptionGroup]()
     for name, parameter in inspect.signature(command).parameters.items():
         if is_dataclass(parameter.annotation):
             groups[name] = _of_dataclass(parameter.annotation)
-        elif isinstance(several := getattr(parameter.annotation, "__metadata__", [None])[0], Several):
-            groups[name] = several
+        elif isinstance(group := getattr(parameter.annotation, "__metadata__", [None])[0], OptionGroup):
+            groups[name] = group
         else:
             made = typer.Option if parameter.kind is parameter.KEYWORD_ONLY else typer.Argument
             own[name] = _explained(parameter, made, helps.get(name, ""))
