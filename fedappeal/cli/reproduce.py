@@ -1,8 +1,7 @@
 """`fedappeal reproduce`: a paper's table or figure, ours beside theirs; `fedappeal bench`: the benchmark's page."""
 
 import dataclasses
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,8 +10,9 @@ from rich.console import Console
 from fedappeal.cli.option_groups import BenchOptions, ReproduceOptions
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.runs.launch.in_process import Machine
+from fedappeal.runs.launch.observers import INTERRUPTED, RunUnfinished
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.model import key_and_value
+from fedappeal.settings.model import Failure, key_and_value
 from fedappeal.studies.bench import bench_page as bench_page
 from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
 from fedappeal.studies.bench.runs import Selection, do_runs, run_again
@@ -26,7 +26,7 @@ from fedappeal.studies.verdict import check_statistics
 from fedappeal.system.wording import in_columns
 from fedappeal.views.comparison.measures import check_plots
 from fedappeal.views.comparison.table import TextTable, print_tables
-from fedappeal.views.terminal.printing import complain, print_lines, say, say_where
+from fedappeal.views.terminal.printing import print_lines, say, say_where
 
 _CONSOLE = Console(highlight=False)
 
@@ -68,7 +68,7 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
     folder = options.pages or options.out
     trouble = _report(*write_page(plan, results, folder))
     if keys:
-        trouble = trouble or _report(*write_page(*best_of_each(experiment, plan, results), folder))
+        trouble += _report(*write_page(*best_of_each(experiment, plan, results), folder))
     _end(results.failed, trouble)
 
 
@@ -83,8 +83,8 @@ def _until_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("interrupted; finished runs are kept, the same command does the others", file=sys.stderr)
-        sys.exit(130)
+        line = "interrupted; finished runs are kept, the same command does the others"
+        raise RunUnfinished(line, code=INTERRUPTED) from None
 
 
 def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machine) -> None:
@@ -110,20 +110,16 @@ def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machin
     _end(results.failed, _report(*add_to_page(record, plan, results, folder)))
 
 
-def _end(failed: Mapping[tuple[str, int], str], trouble: bool) -> None:
-    for (row, seed), reason in failed.items():
-        complain(f"{row}, seed {seed}: {reason}")
+def _end(failed: Mapping[tuple[str, int], str], trouble: Sequence[str] = ()) -> None:
     if failed or trouble:
-        sys.exit(1)
+        raise Failure(*trouble, *(f"{row}, seed {seed}: {reason}" for (row, seed), reason in failed.items()))
 
 
-def _report(page: Path, record: StudyRecord, trouble: str) -> bool:
-    """Print the tables and the page's path; return whether the figure failed."""
+def _report(page: Path, record: StudyRecord, trouble: str) -> list[str]:
+    """Print the tables and the page's path; return what went wrong with the figure, in lines."""
     print_tables(all_tables(record), _CONSOLE)
     say_where(_CONSOLE, "the page", page)
-    if trouble:
-        complain(f"the figure could not be drawn: {trouble}")
-    return bool(trouble)
+    return [f"the figure could not be drawn: {trouble}"] if trouble else []
 
 
 def start_bench(options: BenchOptions, machine: Machine) -> None:
@@ -151,7 +147,7 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     with _until_interrupted():
         results = do_runs(selection, options.out.absolute(), machine, _CONSOLE, options.redo)
     _show(results, options.page or options.out)
-    _end(results.failed, False)
+    _end(results.failed)
 
 
 def _run_again(file: Path, strategies: tuple[str, ...], machine: Machine) -> None:
@@ -162,8 +158,7 @@ def _run_again(file: Path, strategies: tuple[str, ...], machine: Machine) -> Non
         print_tables([TextTable(f"{strategy}, seed 0", ("", "", file.name, "here", ""), tuple(rows))], _CONSOLE)
         differs = differs or any(row[-1] for row in rows)
     if differs or not strategies:
-        complain("a number differs" if strategies else "again: which of its strategies? --strategies NAME")
-        sys.exit(1)
+        raise Failure("a number differs" if strategies else "again: which of its strategies? --strategies NAME")
 
 
 def _show(results: BenchResults, folder: Path) -> None:

@@ -231,10 +231,11 @@ def submit_run(
 
 
 def launch(plan: RunPlan, launcher: "LocalProcesses | Submission", observers: CommandObservers) -> None:
-    """Check and launch a run; end this command if it does not finish.
+    """Check and launch a run, which this command waits for unless it is detached.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
+        RunUnfinished: it did not finish.
     """
     launcher.check(plan)
     _check_observed(observers, plan.path, launcher.detach)

@@ -7,6 +7,7 @@ import pytest
 
 from fedappeal.cli.commands import cli
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import Failure
 from fedappeal.studies.bench import design, runs
 from fedappeal.studies.bench.bench_page import PAGE
 from fedappeal.studies.bench.bench_results import RESULTS, BenchResults
@@ -66,7 +67,7 @@ def test_known_runs_are_not_done_again_and_an_outsiders_row_is_checked(
     whole = json.loads(both.read_text())
     whole["rows"][1]["ours"]["score"][0] += 5
     both.write_text(json.dumps(whole))
-    with pytest.raises(SystemExit):
+    with pytest.raises(Failure, match="a number differs"):
         command("--again", both, "--strategies", TOY, "--threads", 1)
     assert "differs" in capsys.readouterr().out
     both.write_text(json.dumps(whole | {"sources": {TOY: "0123456789abcdef"}}))
