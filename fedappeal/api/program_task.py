@@ -7,7 +7,7 @@ import inspect
 import json
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -30,7 +30,7 @@ from fedappeal.tasks.task import Normalisation, Task
 
 MEASURES = "loss and metrics"
 """What a task's parts call them."""
-_TAKEN = Task.__annotations__.keys() - {"own", "loss_is_mean", "metrics_are_means", "metrics_by_name"}
+_TAKEN = Task.__annotations__.keys() - {"own"}
 """What a known task says of itself that stays where a program gives parts of its own."""
 
 _MOST_CLASSES = 2**20
@@ -80,7 +80,10 @@ class GivenTask(Task):
             raise ConfigError("model is missing: own data need one (a torch.nn.Module, mlp, logistic, cnn, ...)")
         self._model = None if model is None else GivenModel(model, self.input_shape, self.num_classes, self._call)
         self.measures = measures if base else measures.with_defaults(self._clients[0].train.y, self._zero_or_one())
+        if self.measures.loss is not None:
+            self.loss_is_mean = bool(getattr(self.measures.loss, "is_mean", False))
         if self.measures.metrics:
+            self.metrics_by_name = self.measures.by_name
             self.metric, *others = self.measures.metrics
             self.other_metrics = tuple(metric.name for metric in others)
             self.other_bounds = {metric.name: (metric.low, metric.high) for metric in others}
@@ -218,6 +221,8 @@ class MeasuredTask(GivenTask):
 
     # A class apart: evaluation takes a faster path where loss and metrics are a classifier's.
     name = "measured"
+    loss_is_mean = metrics_are_means = True
+    """Where neither the known task nor an own loss, by its attribute ``is_mean``, says otherwise."""
 
     def forward(self, model: nn.Module, x: Structure) -> Any:
         """Return the model's outputs, as the known task has them."""
@@ -244,23 +249,6 @@ class MeasuredTask(GivenTask):
         if (labels := only_tensor(y)) is not None and outputs.numel() == labels.numel():
             raise ValueError("one output an example names no class: metrics of your own are needed")
         return super().metrics(outputs, y)
-
-    @property
-    def loss_is_mean(self) -> bool:  # type: ignore[override]
-        """Whether the loss is a mean over examples; attribute ``is_mean`` of an own loss."""
-        if self.measures.loss is None:
-            return self._base is None or self._base.loss_is_mean
-        return bool(getattr(self.measures.loss, "is_mean", False))
-
-    @property
-    def metrics_are_means(self) -> bool:  # type: ignore[override]
-        """Whether the known task's metrics are means over the examples."""
-        return self._base is None or self._base.metrics_are_means
-
-    @property
-    def metrics_by_name(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """The program's metrics, else the known task's."""
-        return self.measures.by_name or (self._base.metrics_by_name if self._base else {})
 
 
 def given_task(
