@@ -46,7 +46,7 @@ _SERVICES = {
     "compose.yml": "docker compose -f $folder/compose.yml up -d, with the image fedappeal",
 }
 """The files for services, each with the command that starts it."""
-_JOIN = "0.0.0.0:9094"  # nosec B104 # volunteers come from anywhere; it listens while an invitation is open
+_JOIN = "0.0.0.0:9094"  # volunteers come from anywhere; it listens while an invitation is open
 """Where a new federation redeems invitations."""
 _TEXTS = ("join_address", "fleet_published", "join_published")
 """What a federation's file has besides hosts and the table."""

@@ -48,7 +48,7 @@ def test_the_command_runs_what_is_missing_alone(before: int, tmp_path: Path, mon
     shutil.rmtree(tmp_path / "runs")
     monkeypatch.setattr(reproduce, "load_experiment", lambda name: whole)
     options = ReproduceOptions("computed", 4, out=tmp_path / "runs", pages=tmp_path / "pages", missing=True)
-    with pytest.raises(Failure, match="seed-2"):  # seed 2 fails in all rows
+    with pytest.raises(Failure, match="seed 2"):  # seed 2 fails in all rows
         start_reproduction(options, Machine(threads=1))
     added = page.read_text(), page.with_suffix(".json").read_text()
     marks = {mark.name: len(mark.read_text()) for mark in (tmp_path / "marks").iterdir()}
