@@ -49,28 +49,16 @@ def values_of(record: ConfigRecord) -> Mapping[str, Any]:
     return dict(record.items())
 
 
-@dataclass(frozen=True)
-class Examination:
-    """What an EVALUATE asks besides the model: the same of clients with equal settings.
+Examination = tuple[ClientSide, PersonalModels, int]
+"""What an EVALUATE asks: its strategy, how clients of that use a model, and the steps before they judge."""
 
-    Attributes:
-        algorithm: the strategy that it names.
-        personal: how that one's clients use a model.
-        tuning_steps: steps before a judgement.
-    """
 
-    algorithm: ClientSide
-    personal: PersonalModels
-    tuning_steps: int
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any], run: RunConfig, strategy: ClientSide, allowed: Allowed) -> "Examination":
-        """Return the examination of a message; arguments and errors as of `named_strategy`."""
-        named = keys.STRATEGY in config
-        algorithm = named_strategy(run, strategy, allowed, config)[0] if named else NO_STRATEGY
-        personal = personal_of(algorithm)
-        steps = run.tuning_steps if (of_strategy := personal.tuning_steps()) is None else of_strategy
-        return cls(algorithm, personal, int(config.get(keys.TUNING_STEPS, steps)))
+def examination_of(run: RunConfig, strategy: ClientSide, allowed: Allowed, config: Mapping[str, Any]) -> Examination:
+    """Return what an EVALUATE asks, the same of clients with equal settings; the rest as of `named_strategy`."""
+    algorithm = named_strategy(run, strategy, allowed, config)[0] if keys.STRATEGY in config else NO_STRATEGY
+    personal = personal_of(algorithm)
+    steps = run.tuning_steps if (of_strategy := personal.tuning_steps()) is None else of_strategy
+    return algorithm, personal, int(config.get(keys.TUNING_STEPS, steps))
 
 
 @dataclass(frozen=True)
@@ -82,14 +70,14 @@ class Question:
         context: of the client.
         unpack: returns a model's arrays by name and its content hash.
         values: `values_of`, or what remembers the latest.
-        examination: `Examination.of`, or what remembers the latest.
+        examination: `examination_of`, or what remembers the latest.
     """
 
     message: Message
     context: Context
     unpack: Callable[[ArrayRecord, Layout], tuple[Arrays, str]]
     values: Callable[[ConfigRecord], Mapping[str, Any]] = values_of
-    examination: Callable[[Mapping[str, Any], RunConfig, ClientSide, Allowed], Examination] = Examination.of
+    examination: Callable[[RunConfig, ClientSide, Allowed, Mapping[str, Any]], Examination] = examination_of
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -315,13 +303,12 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     except NotReady as error:
         return Outcome(EVALUATED, str(error), told={keys.NUM_EXAMPLES: learner.examples(split)})
 
-    asked = question.examination(config, run, client.strategy, client.terms.allowed)
-    personal, steps = asked.personal, asked.tuning_steps
+    algorithm, personal, steps = question.examination(run, client.strategy, client.terms.allowed, config)
     survey = keys.STRATEGY not in config and split != keys.TEST_SPLIT  # of the model as it is sent
     use: Way = None
     worth: Evaluation | None = None
     if not survey:
-        use, worth = _use(client, asked.algorithm, arrays, sent, run_key, server_round + 1)
+        use, worth = _use(client, algorithm, arrays, sent, run_key, server_round + 1)
     tuning = None if survey else client.tuning_before(steps)
 
     judge = partial(client.judge, arrays, sent)

@@ -9,7 +9,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from client import answers
-from client.answers import Examination, Question, values_of
+from client.answers import Question, examination_of, values_of
 from client.approval import held_back
 from client.data.refused import OwnDataRefused
 from client.outcome import Outcome
@@ -30,7 +30,7 @@ class Clients:
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
         unpack = LastResult(lambda record, layout: (layout.unpack(record), content_hash(record)))
-        self._latest = unpack, LastResult(values_of), LastResult(Examination.of)
+        self._latest = unpack, LastResult(values_of), LastResult(examination_of)
 
     def __reduce__(self) -> str:
         """Pickle as the process's own: Flower's simulation sends the app with each message.

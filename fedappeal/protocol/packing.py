@@ -305,16 +305,14 @@ def _metrics_size(record: "MetricRecord") -> int:
     Floats take as much whatever they are, other numbers by their value.
     """
     metrics = dict(record.items())
-    kinds = tuple(map(type, metrics.values()))
-    if len(kinds) > MOST_METRICS or {*kinds} - {int, float} or max(map(len, metrics), default=0) > LONGEST_KEY:
+    kinds, longest = {*map(type, metrics.values())}, max(map(len, metrics), default=0)
+    if len(metrics) > MOST_METRICS or longest > LONGEST_KEY or kinds - {int, float}:
         return len(record.deflate())
-    whole = [0 if type(value) is float else value for value in metrics.values()]
-    return _size_of_form(tuple(metrics), kinds, tuple(whole))
+    return _size_of_form(tuple([(k, type(v), 0 if type(v) is float else v) for k, v in metrics.items()]))
 
 
 @lru_cache(maxsize=4096)
-def _size_of_form(names: tuple[str, ...], kinds: tuple[type, ...], values: tuple[float, ...]) -> int:
+def _size_of_form(form: tuple[tuple[str, type, float], ...]) -> int:
     from flwr.app import MetricRecord
 
-    form = zip(names, kinds, values, strict=True)
     return len(MetricRecord({key: kind(value) for key, kind, value in form}).deflate())

@@ -14,6 +14,7 @@ from client.participant import Participant
 from client.roster import Participants
 from client.settings import NodeSettings
 from client.training.task_learner import TaskLearners
+from client.volunteer import Call
 from fedappeal.core.local_rule import Store
 from fedappeal.core.places import place
 from fedappeal.flower.grid.inbox import Run
@@ -117,11 +118,7 @@ class InProcessGrid(VirtualClients):
     """
 
     def __init__(
-        self,
-        app: Callable[[Message, Context], Message],
-        clients: int,
-        context: Callable[[int], Context],
-        scheduler: ClientQueue | None = None,
+        self, app: Call, clients: int, context: Callable[[int], Context], scheduler: ClientQueue | None = None
     ) -> None:
         """Begin without contexts and messages.
 
