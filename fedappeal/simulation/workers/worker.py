@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from client.training.devices import pick_device
 from client.training.task_learner import TaskLearners
@@ -16,6 +16,8 @@ from fedappeal.simulation.process_wide import simulation_threads
 
 Changes = Mapping[str, Any]
 """Records of a client's state that changed, by name; None: it has gone."""
+Known = tuple[int, str, int]
+"""A record that a message comes without: the message, the record's name, its place among the latest models."""
 
 
 def changes_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
@@ -31,6 +33,12 @@ def apply_changes(state: MutableMapping[str, Any], changes: Changes) -> None:
             state.pop(name, None)
         else:
             state[name] = record
+
+
+def models_of(messages: Sequence[Message]) -> list[ArrayRecord]:
+    """Return the ArrayRecords of messages, each once."""
+    records = (record for message in messages for record in message.content.values())
+    return list({id(record): record for record in records if isinstance(record, ArrayRecord)}.values())
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,8 @@ class EngineWorker:
         self._stack = ExitStack()
         self._reported: dict[int, dict[str, Any]] = {}
         """The clients' states that the server knows, by node."""
+        self._models: list[ArrayRecord] = []
+        """The latest that came."""
 
     def load(self) -> None:
         """Load the clients' data.
@@ -82,19 +92,28 @@ class EngineWorker:
         self._stack.close()
 
     def answer(
-        self, states: Mapping[int, Changes], messages: Sequence[Message], wanted: Sequence[str], train: bool
+        self,
+        states: Mapping[int, Changes],
+        messages: Sequence[Message],
+        known: Sequence[Known],
+        wanted: Sequence[str],
+        train: bool,
     ) -> list[tuple[Message, Changes]]:
         """Return replies to wanted messages, as `InProcessGrid.pull_messages`, with what changed of their clients.
 
         Args:
             states: of clients that have remembered something elsewhere, by node.
             messages: new ones.
+            known: those of their records that are here already, among the models of the messages before.
             wanted: ids of those that are answered now; the others may run as far as they train with these.
             train: whether clients train now, or only those answer that need not.
         """
         for node, state in states.items():
             apply_changes(self._grid.context(node).state, state)
             self._reported[node] = dict(state)
+        for place, name, model in known:
+            messages[place].content[name] = self._models[model]
+        self._models = models_of(messages) or self._models
         for message in messages:
             self._grid.take(message)
         replies = self._grid.pull_messages(wanted, train)

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message, MessageType
 
+from fedappeal.flower.messages import readdressed
 from fedappeal.record.folder import RunFolder
 from fedappeal.simulation.in_process_grid import FIRST_NODE, Contexts, VirtualClients
 from fedappeal.simulation.jobs import threads_of_each
 from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.process_wide import frozen_objects
 from fedappeal.simulation.workers.cluster import (
     RayOptions,
     RayWorker,
@@ -19,7 +21,7 @@ from fedappeal.simulation.workers.cluster import (
     room_for,
 )
 from fedappeal.simulation.workers.process import processes
-from fedappeal.simulation.workers.worker import Changes, EngineWorker, WorkerJob, apply_changes
+from fedappeal.simulation.workers.worker import Changes, EngineWorker, Known, WorkerJob, apply_changes, models_of
 
 
 class Remote(Protocol):
@@ -33,10 +35,15 @@ class Remote(Protocol):
         """
 
 
+_ELSEWHERE = ArrayRecord()
+"""In place of a record that a worker has already."""
+
+
 class WorkersGrid(VirtualClients):
     """A grid of virtual clients on workers, with their states here as their latest replies left them.
 
-    A call of a worker brings it all messages since the last one.
+    A call of a worker brings it all messages since the last one. Models that it has from the last messages before
+    are not sent again: clients train from the model that they have evaluated.
     """
 
     def __init__(self, workers: Sequence[Remote], clients: int, context: Callable[[int], Context]) -> None:
@@ -50,7 +57,10 @@ class WorkersGrid(VirtualClients):
         super().__init__(clients, context)
         self._workers = workers
         self._new: dict[int, list[Message]] = {}
-        self._open: dict[str, int] = {}
+        self._open: dict[str, tuple[int, str]] = {}
+        """Worker and type of each message without a reply, by id."""
+        self._models: dict[int, Sequence[ArrayRecord]] = {}
+        """The latest that a worker was sent."""
         self._reached: set[int] = set()
 
     def start(self) -> None:
@@ -63,12 +73,13 @@ class WorkersGrid(VirtualClients):
 
     def take(self, message: Message) -> None:
         """Accept a message; it is brought to its worker when replies are pulled."""
-        number = (message.metadata.dst_node_id - FIRST_NODE) % len(self._workers)
+        about = message.metadata
+        number = (about.dst_node_id - FIRST_NODE) % len(self._workers)
         self._new.setdefault(number, []).append(message)
-        self._open[message.metadata.message_id] = number
+        self._open[about.message_id] = number, about.message_type
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that clients give now, first of all those of clients that need not train for theirs.
+        """Return the replies that clients give now, to TRAIN first of all those of clients that need not train.
 
         The others then train at the same time, once it is known who does.
 
@@ -76,11 +87,14 @@ class WorkersGrid(VirtualClients):
             WorkerLost: a worker has ended.
         """
         wanted: dict[int, list[str]] = {}
+        kinds = set()
         for message_id in message_ids:
             if message_id in self._open:
-                wanted.setdefault(self._open[message_id], []).append(message_id)
+                number, kind = self._open[message_id]
+                wanted.setdefault(number, []).append(message_id)
+                kinds.add(kind)
         replies: list[Message] = []
-        for train in (False, True):
+        for train in (False, True) if MessageType.TRAIN in kinds else (True,):
             calls = {number: ("answer", *self._news(number), ids, train) for number, ids in wanted.items()}
             replies = [self._reply(*answer) for answers in self._results(calls) for answer in answers]
             if replies:
@@ -97,12 +111,25 @@ class WorkersGrid(VirtualClients):
         waits = [self._workers[number].begin(*call) for number, call in calls.items()]
         return [wait() for wait in waits]
 
-    def _news(self, number: int) -> tuple[dict[int, Changes], list[Message]]:
-        """Return a worker's new messages, and the states of clients that it is the first to know."""
+    def _news(self, number: int) -> tuple[dict[int, Changes], list[Message], list[Known]]:
+        """Return a worker's new messages, the states of clients that it is the first to know, and what it knows."""
         messages = self._new.pop(number, [])
         first = {message.metadata.dst_node_id for message in messages} - self._reached
         self._reached |= first
-        return {node: dict(self.context(node).state) for node in first}, messages
+        states: dict[int, Changes] = {node: dict(self.context(node).state) for node in first}
+        before = self._models.get(number, ())
+        self._models[number] = models_of(messages) or before
+        place_of = {id(model): place for place, model in enumerate(before)}
+        known = [
+            (k, name, place_of[id(record)])
+            for k, message in enumerate(messages)
+            for name, record in message.content.items()
+            if id(record) in place_of
+        ]
+        for k, name, _ in known:
+            messages[k] = readdressed(messages[k], messages[k].metadata.dst_node_id)
+            messages[k].content[name] = _ELSEWHERE
+        return states, messages, known
 
 
 @contextmanager
@@ -161,7 +188,7 @@ def clients_on_workers(contexts: Contexts, simulation: Simulation, folder: RunFo
 
     here = actors(simulation.workers, jobs, options) if options.address else processes(jobs(simulation.workers))
     try:
-        with here as workers:
+        with frozen_objects(), here as workers:
             grid = WorkersGrid(workers, clients, contexts.of)
             grid.start()
             yield grid

@@ -124,11 +124,23 @@ def test_nobody_trains_before_it_is_known_who_does(tmp_path: Path, workers: Work
     config = settings(participation="always+bernoulli", evaluate_every=0, clients=12, unseen_clients=0, rounds=8)
     run(tmp_path / "three", config, THREE)
     assert sum(line["sat_out"] for line in Record(tmp_path / "three").history) > 3
-    trained = [[call for call in local.calls if call[0] == "answer" and call[4]] for local in workers.latest]
-    asked = [[call for call in local.calls if call[0] == "answer" and not call[4]] for local in workers.latest]
+    trained = [[call for call in local.calls if call[0] == "answer" and call[5]] for local in workers.latest]
+    asked = [[call for call in local.calls if call[0] == "answer" and not call[5]] for local in workers.latest]
     # A round's training, the roll call's warm-up, and the evaluation at the end.
     assert all(len(calls) <= config.rounds + 3 for calls in trained)
     assert sum(map(len, asked)) > sum(map(len, trained))
+
+
+def test_a_model_is_sent_to_a_worker_once(tmp_path: Path, workers: Workers) -> None:
+    """Clients train from the model that they have evaluated, and from w_0, which the roll call brought."""
+    run(tmp_path / "three", settings(strategy="scaffold", evaluate_every=1), THREE)
+    for local in workers.latest:
+        answers = [call for call in local.calls if call[0] == "answer"]
+        brought = [(message, known) for _, _, messages, known, *_ in answers if known for message in messages]
+        assert {message.metadata.message_type for message, _ in brought} == {"train"}
+        assert all(not message.content["arrays"] for message, _ in brought)
+        # What SCAFFOLD sends besides the model is new.
+        assert all({name for _, name, _ in known} == {"arrays"} for _, known in brought)
 
 
 @pytest.mark.parametrize("strategy", ["maxfl", "scaffold"])
@@ -137,7 +149,7 @@ def test_a_run_that_lost_a_worker_can_be_continued(
 ) -> None:
     config = settings(strategy=strategy, **STRATEGIES[strategy])
     one, path = one_process(config), tmp_path / "three"
-    workers.most = 12
+    workers.most = 8
     with pytest.raises(WorkerLost, match="killed"):
         run(path, config, THREE)
     assert [event["reason"] for event in Record(path).events if event["event"] == "worker-lost"] == [
