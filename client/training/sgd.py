@@ -63,23 +63,27 @@ class AdamW(LocalRule):
         from client.training.descent import trainable
 
         settings, training, parameters = self.settings, problem.settings, trainable(model)
-        means, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+        means, squares, changes = ([torch.zeros_like(p) for p in parameters] for _ in range(3))
         steps = [0] * len(parameters)
         for batch in problem.minibatches():
             gradients, unused = problem.gradient_of(model, batch)
             used = [place for place in range(len(parameters)) if place not in unused]
-            g, p, first, second = ([of[i] for i in used] for of in (gradients, parameters, means, squares))
+            all_tensors = gradients, parameters, means, squares, changes
+            g, p, first, second, change = ([of[i] for i in used] for of in all_tensors)
             for place in used:
                 steps[place] += 1
             with torch.no_grad():
                 torch._foreach_lerp_(first, g, 1 - settings.beta1)
                 torch._foreach_mul_(second, settings.beta2)
                 torch._foreach_addcmul_(second, g, g, value=1 - settings.beta2)
-                scale = torch._foreach_sqrt(second)
-                torch._foreach_div_(scale, [math.sqrt(1 - settings.beta2 ** steps[place]) for place in used])
-                torch._foreach_add_(scale, settings.eps)
-                torch._foreach_mul_(scale, [1 - settings.beta1 ** steps[place] for place in used])
-                change = torch._foreach_div(first, scale)
+                # In kept memory: of many clients, new tensors cost as much as the arithmetic.
+                for root, square in zip(change, second, strict=True):
+                    torch.sqrt(square, out=root)
+                torch._foreach_div_(change, [math.sqrt(1 - settings.beta2 ** steps[place]) for place in used])
+                torch._foreach_add_(change, settings.eps)
+                torch._foreach_mul_(change, [1 - settings.beta1 ** steps[place] for place in used])
+                for scale, mean in zip(change, first, strict=True):
+                    torch.div(mean, scale, out=scale)
                 if training.weight_decay:
                     torch._foreach_add_(change, p, alpha=training.weight_decay)
                 torch._foreach_add_(p, change, alpha=-training.learning_rate)
