@@ -18,6 +18,7 @@ from fedappeal.record.follower import Follower, Tail
 from fedappeal.record.lines import EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.model import Failure
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, read_values
@@ -75,9 +76,9 @@ def in_little_memory(call: Callable[[], object], room: int = ROOM) -> str:
 
 def said(words: tuple[str, ...]) -> str:
     done = CliRunner().invoke(cli, words)
-    if done.exception is not None and not isinstance(done.exception, ConfigError | SystemExit):
+    if done.exception is not None and not isinstance(done.exception, ConfigError | Failure | SystemExit):
         raise done.exception
-    told = str(done.exception) if isinstance(done.exception, ConfigError) else done.output
+    told = str(done.exception) if isinstance(done.exception, ConfigError | Failure) else done.output
     return f"{done.exit_code} {told}"
 
 
