@@ -23,7 +23,6 @@ from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.training import LocalTrainingSettings
-from fedappeal.system.last_result import LastResult
 from fedappeal.tasks.task import Split, Task
 
 
@@ -45,7 +44,6 @@ class TrainingProblem:
     settings: LocalTrainingSettings
     deadline: Deadline | None = None
     _passes: Iterator[int] = field(default_factory=itertools.count, init=False)
-    _trainable: LastResult[list[Tensor]] = field(default_factory=lambda: LastResult(trainable), init=False)
 
     def minibatches(self) -> Iterator[Tensor]:
         """Yield the indices of one minibatch after another, on the device of the inputs."""
@@ -66,14 +64,14 @@ class TrainingProblem:
 
     def gradient_of(self, model: nn.Module, minibatch: Tensor) -> tuple[list[Tensor], list[int]]:
         """Return that loss's gradient by the trained parameters, and the places of those that it does not use."""
-        return gradients_of(self.loss_of(model, minibatch), self._trainable(model))
+        return gradients_of(self.loss_of(model, minibatch), trainable(model))
 
     def proximal_step(
         self, model: nn.Module, minibatch: Tensor, centre: Sequence[Tensor], strength: float, rate: float
     ) -> None:
         """Take one step down that loss plus ``strength / 2 |w - centre|^2``, in place."""
-        parameters = self._trainable(model)
-        gradients, unused = self.gradient_of(model, minibatch)
+        parameters = trainable(model)
+        gradients, unused = gradients_of(self.loss_of(model, minibatch), parameters)
         with torch.no_grad():
             pull = torch._foreach_sub(parameters, list(centre))
             torch._foreach_mul_(pull, strength)

@@ -72,6 +72,24 @@ def test_a_frozen_parameter_stays_and_takes_no_term() -> None:
     assert len(trainable(model)) == 3
 
 
+def test_what_a_rule_freezes_between_two_steps_counts_in_each() -> None:
+    model = network()
+    body, head = (part for part in model.modules() if isinstance(part, nn.Linear))
+    problem = local_problem(nn.functional.cross_entropy, X, Y, BATCHES, training())
+    first = torch.from_numpy(BATCHES[0])
+    for frozen, trained in ((head, body), (body, head)):
+        frozen.requires_grad_(False)
+        trained.requires_grad_(True)
+        kept, before = flat(frozen), flat(trained)
+        descend(model, problem)
+        problem.proximal_step(model, first, [p.detach().clone() for p in trained.parameters()], 0.5, 0.1)
+        assert len(problem.gradient_of(model, first)[0]) == 2
+        assert torch.equal(flat(frozen), kept)
+        assert not torch.equal(flat(trained), before)
+    model.requires_grad_(True)
+    assert len(problem.gradient_of(model, first)[0]) == 4
+
+
 class TwoBiases(nn.Module):
     """autograd returns one and the same tensor as the gradient of both biases."""
 
