@@ -14,6 +14,7 @@ from pathlib import Path
 
 from client.limits.guard import Guard
 from client.limits.limits import MEGABYTE, Limits, within
+from client.state.signs import OWNERS_PAUSE
 from fedappeal.settings.config import ConfigError
 
 _EVERY = 0.5
@@ -178,7 +179,7 @@ class Rest:
         Empty where it does not rest.
         """
         if self.pause_file is not None and self.pause_file.exists():
-            return "nothing is worked on, as its owner said"
+            return OWNERS_PAUSE
         looked, before = self._latest
         if self.clock() - looked < _EVERY:
             return before

@@ -134,9 +134,9 @@ def client_status(folder: Path) -> ClientStatus:
         return status(State.CONNECTING, f"connecting since {clock_time(event.since)}", event.since)
     if event is not None and event.resting:
         return status(State.RESTING, f"resting: {event.resting}")
-    if event is None:
+    if event is None and not is_held(folder):
         return status(State.NEVER_STARTED, "not running: it never started")
-    return status(State.WAITING, _waits_for(runs), event.since)
+    return status(State.WAITING, _waits_for(runs), event.since if event else 0.0)
 
 
 def clock_time(seconds: float) -> str:

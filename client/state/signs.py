@@ -22,6 +22,8 @@ EVENT = "event.json"
 """Name of the file with the latest event."""
 RESTS = "paused: "
 """How an event begins by which a client rests; the reason follows."""
+OWNERS_PAUSE = "nothing is worked on, as its owner said"
+"""The reason of a pause, which a file of its own says, too."""
 CONNECTING, CONNECTED, AWAY, ENDED = "connecting", "connected", "away", "ended"
 _LINKS = {"started": CONNECTING, "connected": CONNECTED, "answered": CONNECTED, "waiting": AWAY}
 _LINKS |= {"ended": ENDED, "given-up": ENDED}
@@ -57,7 +59,7 @@ class LatestEvent:
         at: when, in seconds since 1970.
         link: how the SuperLink is reached since: ``connecting``, ``connected``, ``away`` or ``ended``.
         since: since when it is so, in seconds since 1970.
-        resting: for what it rests; empty: it does not.
+        resting: the limit for which it rests; empty: for none.
     """
 
     text: str
@@ -83,8 +85,11 @@ def note_event(folder: Path | None, kind: str, text: str) -> None:
         before, now = event_of(folder), time.time()
         link = _LINKS.get(kind) or (before.link if before else CONNECTING)
         since = before.since if before and before.link == link and kind != "started" else now
-        resting = text.removeprefix(RESTS) if kind == "paused" else ""
-        _write(folder / EVENT, LatestEvent(printable(text, _LONGEST_EVENT), now, link, since, resting))
+        reason = text.removeprefix(RESTS) if kind == "paused" else ""
+        limit = "" if reason == OWNERS_PAUSE else reason
+        event = LatestEvent(printable(text, _LONGEST_EVENT), now, link, since, limit)
+        if not _write(folder / EVENT, event) and before and before.resting:
+            _delete(folder / EVENT)  # a rest that has ended is not said for good
 
 
 def event_of(folder: Path) -> LatestEvent | None:
@@ -98,8 +103,7 @@ def event_of(folder: Path) -> LatestEvent | None:
 def forget_work(folder: Path | None) -> None:
     """Forget what an earlier process of this client worked on when it ended."""
     if folder is not None:
-        with suppress(OSError):
-            (folder / WORKING).unlink(missing_ok=True)
+        _delete(folder / WORKING)
 
 
 @contextmanager
@@ -140,9 +144,17 @@ def work_of(folder: Path) -> Work | None:
     return _read(folder / WORKING, _WORK)
 
 
-def _write(path: Path, sign: Work | LatestEvent) -> None:
+def _write(path: Path, sign: Work | LatestEvent) -> bool:
+    """Return whether it could be written."""
     with suppress(OSError):
         replace_file(path, json.dumps(asdict(sign)).encode(), durable=False, mode=0o600)
+        return True
+    return False
+
+
+def _delete(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _read(path: Path, kind: TypeAdapter[T]) -> T | None:

@@ -10,14 +10,16 @@ from flwr.app import ArrayRecord
 
 from client.approval import approve, asking
 from client.limits import guard
+from client.limits.guard import Guard
 from client.limits.privacy import noise_key
-from client.process.owner import PAUSED, leave, pause, reset
-from client.process.status import describe
+from client.limits.rest import Rest, Surroundings
+from client.process.owner import PAUSED, leave, pause, reset, resume
+from client.process.status import State, client_status, describe
 from client.settings import NodeSettings
 from client.state import activity, store
 from client.state.activity import Activity, Judged
 from client.state.memory import PERSONAL, RunMemory, client_identity
-from client.state.signs import note_event
+from client.state.signs import EVENT, RESTS, note_event
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import StoredRecord
 from fedappeal.settings.config import ConfigError
@@ -160,6 +162,34 @@ def test_status_says_for_which_limit_it_rests(folder: Path) -> None:
         note_event(folder, "resumed", "resumed")
         assert describe(folder)[2].startswith("state      waits")
     assert describe(folder)[2].startswith("state      not running")
+
+
+def test_after_a_pause_status_says_at_once_that_it_waits(folder: Path) -> None:
+    with only_process(folder):
+        note_event(folder, "connected", "connected")
+        pause(folder)
+        note_event(folder, "paused", RESTS + Rest(folder / PAUSED, Guard(folder), Surroundings()).why())
+        assert client_status(folder).state is State.PAUSED
+        resume(folder)
+        assert client_status(folder).state is State.WAITING
+
+
+def test_a_full_disk_does_not_make_a_rest_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with only_process(folder):
+        note_event(folder, "connected", "connected")
+        with monkeypatch.context() as patch:
+            patch.setattr("client.state.signs.replace_file", full)
+            note_event(folder, "paused", "paused: hours = 22-6")
+            assert client_status(folder).latest == "connected", "an event that is no rest stays"
+        note_event(folder, "paused", "paused: hours = 22-6")
+        assert (folder / EVENT).stat().st_mode & 0o777 == 0o600
+        with monkeypatch.context() as patch:
+            patch.setattr("client.state.signs.replace_file", full)
+            note_event(folder, "resumed", "resumed")
+            assert client_status(folder).state is State.WAITING
 
 
 Act = Callable[[Path], object]
