@@ -34,6 +34,8 @@ PRECIOUS = ("identity", "noise-key", "run-", "departure-")
 """Prefixes of the records that have a copy."""
 _COPIES = "copies"
 _FOLDER, _FILE = 0o700, 0o600
+_EARLIER = ("resting", "name")
+"""Files of earlier versions: why a client rests is in its latest event, its key's name in its identity."""
 
 log = logging.getLogger("fedappeal.client")
 
@@ -192,6 +194,9 @@ def tidy(folder: Path) -> None:
     with changing(folder):
         for place in (folder, folder / _COPIES):
             delete_unfinished(place)
+        for name in _EARLIER:
+            with suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
 
 
 def changing_records(store: Store) -> AbstractContextManager[None]:

@@ -162,6 +162,15 @@ def test_a_file_that_vanishes_while_a_client_tidies_leaves_no_other_to_be_read(
     assert [file.stat().st_mode & 0o777 for file in files if file.exists()] == [0o600, 0o600]
 
 
+def test_files_of_earlier_versions_are_deleted(tmp_path: Path) -> None:
+    for name in ("resting", "name", "paused"):
+        (tmp_path / name).touch()
+    tidy(tmp_path)
+    assert not (tmp_path / "resting").exists()
+    assert not (tmp_path / "name").exists()
+    assert (tmp_path / "paused").exists()
+
+
 def test_names_and_forgetting(tmp_path: Path) -> None:
     store = DiskStore(tmp_path / "deep" / "folder")
     for name in ("b", "a"):
