@@ -3,6 +3,7 @@
 A client whose node has a key of its own (``--key``) needs none: the SuperLink checks that one at each call.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fedappeal.protocol import keys, proof
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.system.locks import changing
+from fedappeal.system.plain_files import descriptor
 
 FILE = "identity.key"
 _CONNECTION = "connection"
@@ -35,8 +37,7 @@ def own_key(folder: Path) -> ec.EllipticCurvePrivateKey:
     try:
         with changing(folder):  # a stock SuperNode may answer two roll calls at once: the first key stays
             if not path.exists():
-                fresh = ec.generate_private_key(ec.SECP256R1())
-                replace_file(path, fresh.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=0o600)
+                _make(path)
         key = load_pem_private_key(path.read_bytes(), None)
     except OSError as error:
         raise ConfigError(f"state-dir = '{folder}' is not allowed: {FILE}: {error.strerror}") from None
@@ -48,6 +49,23 @@ def own_key(folder: Path) -> ec.EllipticCurvePrivateKey:
             f"a new key, and the operator has to let its id pass (fedappeal federation release)"
         )
     return key
+
+
+def _make(path: Path) -> None:
+    """Make a key; where there are no locks and another has made one meanwhile, that one stays."""
+    fresh = ec.generate_private_key(ec.SECP256R1())
+    new = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    replace_file(new, fresh.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=0o600)
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+    with descriptor(path.parent) as folder:
+        os.fsync(folder)
 
 
 def note_connection(state: RecordDict, fingerprint: str, lasting: bool, superlink: str = "") -> None:

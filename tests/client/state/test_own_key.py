@@ -1,7 +1,10 @@
 """The key in a client's state folder, and what is signed with it."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from flwr.app import RecordDict
@@ -29,6 +32,31 @@ def test_of_several_that_make_it_at_once_the_first_stays(tmp_path: Path) -> None
     with ThreadPoolExecutor(8) as threads:
         made = {key.private_numbers().private_value for key in threads.map(own_key, [tmp_path] * 8)}
     assert made == {own_key(tmp_path).private_numbers().private_value}
+
+
+def test_where_there_are_no_locks_the_first_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.state.own_key.changing", lambda folder: nullcontext())
+    both, exists = Barrier(2), Path.exists
+
+    def seen_by_both(path: Path) -> bool:
+        there = exists(path)
+        both.wait(60)
+        return there
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(Path, "exists", seen_by_both)
+        made = {key.private_numbers().private_value for key in threads.map(own_key, [tmp_path] * 2)}
+    assert made == {own_key(tmp_path).private_numbers().private_value}
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_file_system_without_links_holds_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert own_key(tmp_path).private_numbers() == own_key(tmp_path).private_numbers()
+    assert {path.name for path in tmp_path.iterdir()} == {FILE, CHANGES}
 
 
 def test_an_owners_reset_keeps_it(tmp_path: Path) -> None:
