@@ -126,6 +126,13 @@ def unregister(connection: Connection, store: Store) -> None:
         )
 
 
+def _check_size(message: Announcement, size: int, largest: int) -> None:
+    """Check the bytes of a message; MessageRefused where they are more than may be; ``largest`` 0: any number."""
+    if largest and size > largest:
+        most = f"{largest / 1e6:g} MB"
+        raise MessageRefused(f"a message of more than this client's max-model = {most}", message.about)
+
+
 class FleetConnection:
     """A node that is online: receives messages, sends replies, keeps its heartbeat going. One per process.
 
@@ -206,7 +213,7 @@ class FleetConnection:
             return self._pull_whole(message)
 
     def _pull_whole(self, message: Announcement) -> Message:
-        about, size = message.about.metadata, 0
+        about, largest = message.about.metadata, self._largest()
         try:
             if about.created_at + about.ttl <= CLOCK.now():
                 raise MessageDropped(
@@ -217,12 +224,12 @@ class FleetConnection:
                 raise MessageRefused(f"a message of more than {_MOST_OBJECTS} objects is not allowed", message.about)
             root = message.object_id
             contents = {part: content for part in message.parts if (content := self._cache.get(part)) is not None}
-            self._check_size(message, sum(map(len, contents.values())))
+            size = sum(map(len, contents.values()))
+            _check_size(message, size, largest)
             with self._of_known_run(about.run_id):
                 # The message's own object comes last, so one that is looked at alone says whether all is there.
-                self._pull(message, [root], contents)
-                self._pull(message, message.parts, contents)
-            size = sum(map(len, contents.values()))
+                for parts in ([root], message.parts):
+                    size = self._pull(message, parts, contents, size, largest)
         except NotConnected:
             raise
         except ObjectTooLarge as error:
@@ -233,7 +240,7 @@ class FleetConnection:
             raise
         self._done(size, message)
         try:
-            self._check_size(message, inflated_size(contents))
+            _check_size(message, inflated_size(contents), largest)
             # Remembered before, because what is built is let go of: a large model would be there three times.
             self._cache.add_message({part: contents[part] for part in message.parts})
             return inflate(root, contents)
@@ -339,14 +346,21 @@ class FleetConnection:
                 self._forgotten = True
                 return
 
-    def _check_size(self, message: Announcement, size: int) -> None:
-        """Check the bytes of a message; MessageRefused where they are too many."""
-        if (largest := self._largest()) and size > largest:
-            most = f"{largest / 1e6:g} MB"
-            raise MessageRefused(f"a message of more than this client's max-model = {most}", message.about)
+    def _pull(
+        self, message: Announcement, parts: Sequence[str], contents: dict[str, bytes], size: int, largest: int
+    ) -> int:
+        """Add a message's objects to its contents, waiting in its time for those that the server has not sent yet.
 
-    def _pull(self, message: Announcement, parts: Sequence[str], contents: dict[str, bytes]) -> None:
-        """Add a message's objects to its contents, waiting in its time for those that the server has not sent yet."""
+        Args:
+            message: the message.
+            parts: which of its objects.
+            contents: those that are here, by id.
+            size: their bytes.
+            largest: the most bytes; 0: any number.
+
+        Returns:
+            The bytes of all that are here then.
+        """
         about, wait = message.about.metadata, _FIRST_WAIT
         until = about.created_at + about.ttl
         while missing := [part for part in parts if part not in contents]:
@@ -358,14 +372,17 @@ class FleetConnection:
                 # A message's tree says no sizes: so some at a time, and none after the limit was passed.
                 began = self.traffic.clock()
                 pulled = self._fleet.pull_objects(self.node_id, about.run_id, missing[first : first + _AT_ONCE])
-                in_time = self.traffic.move(sum(map(len, pulled.values())), began, until - CLOCK.now())
+                moved = sum(map(len, pulled.values()))
+                in_time = self.traffic.move(moved, began, until - CLOCK.now())
                 contents |= pulled
-                self._check_size(message, sum(map(len, contents.values())))
+                size += moved
+                _check_size(message, size, largest)
                 if not in_time:
                     raise MessageDropped("this client's max-bandwidth lets no more of it come in its time")
                 if not pulled:
                     break
             wait = min(wait * 1.5, _LONGEST_WAIT)
+        return size
 
     @contextlib.contextmanager
     def _of_known_run(self, run_id: int) -> Iterator[None]:
