@@ -324,7 +324,7 @@ def main() -> None:
     for number in itertools.count(1):
         try:
             values, records = receive(pipe)
-        except EOFError:
+        except (EOFError, ConnectionError):  # the latter where it has ended before it read a reply
             return
         state = records["state"]
         try:

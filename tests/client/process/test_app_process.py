@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from multiprocessing import Pipe
@@ -336,6 +338,20 @@ def test_arrays_that_are_more_than_may_be_are_refused_before_they_are_read(shape
         ours.send_bytes(part)
     with pytest.raises(ValueError):
         receive(theirs, 1000, 3)
+
+
+def test_it_ends_in_silence_where_the_client_ends_before_it_reads_a_reply() -> None:
+    ours, theirs = Pipe()
+    words = [sys.executable, "-P", "-m", "client.process.app_process", "none:app", str(theirs.fileno())]
+    with subprocess.Popen(words, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as process:
+        theirs.close()
+        send(ours, {}, state=RecordDict())
+        assert ours.poll(60), "it answered that it failed"
+        ours.close()
+        assert process.stderr is not None
+        errors = process.stderr.read()
+    assert process.returncode == 0
+    assert b"Connection" not in errors
 
 
 def test_what_ends_within_a_part_has_ended() -> None:
