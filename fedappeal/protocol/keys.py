@@ -139,16 +139,16 @@ class Decision(IntEnum):
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 CLIENT_IDS = "1 to 64 letters, digits, '.', '_' and '-', not beginning with '.' or '-'"
 """What `is_client_id` allows, for a person."""
-_RUN_KEY = re.compile(r"[\w.-]{0,64}", re.ASCII)
+_LONGEST_RUN_KEY = 64
+_match_run_key = lru_cache(maxsize=4)(re.compile(r"[\w.-]*", re.ASCII).fullmatch)
 
 
-@lru_cache(maxsize=4)
 def is_run_key(text: str) -> bool:
     """Whether a text is a valid run key, which becomes part of file names.
 
     Empty where another's ServerApp sends none.
     """
-    return bool(_RUN_KEY.fullmatch(text))
+    return len(text) <= _LONGEST_RUN_KEY and bool(_match_run_key(text))  # nothing longer is remembered
 
 
 def is_client_id(text: str) -> bool:
