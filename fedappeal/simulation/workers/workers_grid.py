@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import is_
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, Context, Message, MessageType
@@ -39,6 +40,10 @@ _ELSEWHERE = ArrayRecord()
 """In place of a record that a worker has already."""
 
 
+def _bytes_of(model: ArrayRecord) -> list[bytes]:
+    return [array.data for array in model.values()]
+
+
 class WorkersGrid(VirtualClients):
     """A grid of virtual clients on workers, with their states here as their latest replies left them.
 
@@ -59,8 +64,8 @@ class WorkersGrid(VirtualClients):
         self._new: dict[int, list[Message]] = {}
         self._open: dict[str, tuple[int, str]] = {}
         """Worker and type of each message without a reply, by id."""
-        self._models: dict[int, Sequence[ArrayRecord]] = {}
-        """The latest that a worker was sent."""
+        self._models: dict[int, Sequence[tuple[ArrayRecord, list[bytes]]]] = {}
+        """The latest that a worker was sent, each with its arrays' bytes: a strategy may change it in place."""
         self._reached: set[int] = set()
 
     def start(self) -> None:
@@ -112,14 +117,18 @@ class WorkersGrid(VirtualClients):
         return [wait() for wait in waits]
 
     def _news(self, number: int) -> tuple[dict[int, Changes], list[Message], list[Known]]:
-        """Return a worker's new messages, the states of clients that it is the first to know, and what it knows."""
+        """Return the states of clients that a worker is the first to know, its new messages, and what it knows."""
         messages = self._new.pop(number, [])
         first = {message.metadata.dst_node_id for message in messages} - self._reached
         self._reached |= first
         states: dict[int, Changes] = {node: dict(self.context(node).state) for node in first}
         before = self._models.get(number, ())
-        self._models[number] = models_of(messages) or before
-        place_of = {id(model): place for place, model in enumerate(before)}
+        self._models[number] = [(model, _bytes_of(model)) for model in models_of(messages)] or before
+        place_of = {
+            id(model): place
+            for place, (model, sent) in enumerate(before)
+            if len(model) == len(sent) and all(map(is_, _bytes_of(model), sent))
+        }
         known = [
             (k, name, place_of[id(record)])
             for k, message in enumerate(messages)

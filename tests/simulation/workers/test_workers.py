@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MODEL
@@ -14,8 +16,10 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.in_process_grid import FIRST_NODE, RUN
 from fedappeal.simulation.options import SEQUENTIAL, Simulation
 from fedappeal.simulation.workers.cluster import WorkerLost
+from fedappeal.simulation.workers.workers_grid import WorkersGrid
 from fedappeal.system.files import read_safetensors
 from server.checkpoints import settings_to_resume
 from tests.simulation.test_resume import SETTINGS, STRATEGIES
@@ -141,6 +145,25 @@ def test_a_model_is_sent_to_a_worker_once(tmp_path: Path, workers: Workers) -> N
         assert all(not message.content["arrays"] for message, _ in brought)
         # What SCAFFOLD sends besides the model is new.
         assert all({name for _, name, _ in known} == {"arrays"} for _, known in brought)
+
+
+def test_a_model_that_a_strategy_changes_in_place_is_sent_again() -> None:
+    model = ArrayRecord({name: Array(np.arange(3.0)) for name in "ab"})
+    grid = WorkersGrid([Mock()], 1, lambda client: Context(RUN, FIRST_NODE, {}, RecordDict(), {}))
+
+    def knows_it() -> bool:
+        grid.take(Message(RecordDict({"arrays": model}), FIRST_NODE, "evaluate"))
+        _, (message,), known = grid._news(0)
+        assert known == ([] if message.content["arrays"] is model else [(0, "arrays", 0)])
+        return bool(known)
+
+    assert [knows_it(), knows_it()] == [False, True]
+    model["b"] = Array(np.arange(3.0) + 1)
+    assert [knows_it(), knows_it()] == [False, True]
+    model["a"].data = model["b"].data
+    assert [knows_it(), knows_it()] == [False, True]
+    model["c"] = model["a"]
+    assert [knows_it(), knows_it()] == [False, True]
 
 
 @pytest.mark.parametrize("strategy", ["maxfl", "scaffold"])
