@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
@@ -49,16 +49,26 @@ def values_of(record: ConfigRecord) -> Mapping[str, Any]:
     return dict(record.items())
 
 
-Examination = tuple[ClientSide, PersonalModels, int]
-"""What an EVALUATE asks: its strategy, how clients of that use a model, and the steps before they judge."""
+class Examination(NamedTuple):
+    """How an EVALUATE has clients use and judge a model.
+
+    Attributes:
+        algorithm: its strategy.
+        personal: how clients of that use a model.
+        steps: of tuning, before they judge.
+    """
+
+    algorithm: ClientSide
+    personal: PersonalModels
+    steps: int
 
 
 def examination_of(run: RunConfig, strategy: ClientSide, allowed: Allowed, config: Mapping[str, Any]) -> Examination:
-    """Return what an EVALUATE asks, the same of clients with equal settings; the rest as of `named_strategy`."""
+    """Return the strategy, use and tuning steps of an EVALUATE; arguments and errors as of `named_strategy`."""
     algorithm = named_strategy(run, strategy, allowed, config)[0] if keys.STRATEGY in config else NO_STRATEGY
     personal = personal_of(algorithm)
     steps = run.tuning_steps if (of_strategy := personal.tuning_steps()) is None else of_strategy
-    return algorithm, personal, int(config.get(keys.TUNING_STEPS, steps))
+    return Examination(algorithm, personal, int(config.get(keys.TUNING_STEPS, steps)))
 
 
 @dataclass(frozen=True)
@@ -69,15 +79,15 @@ class Question:
         message: the message.
         context: of the client.
         unpack: returns a model's arrays by name and its content hash.
-        values: `values_of`, or what remembers the latest.
-        examination: `examination_of`, or what remembers the latest.
+        read_config: `values_of`, or what remembers the latest.
+        examine: `examination_of`, or what remembers the latest.
     """
 
     message: Message
     context: Context
     unpack: Callable[[ArrayRecord, Layout], tuple[Arrays, str]]
-    values: Callable[[ConfigRecord], Mapping[str, Any]] = values_of
-    examination: Callable[[RunConfig, ClientSide, Allowed, Mapping[str, Any]], Examination] = examination_of
+    read_config: Callable[[ConfigRecord], Mapping[str, Any]] = values_of
+    examine: Callable[[RunConfig, ClientSide, Allowed, Mapping[str, Any]], Examination] = examination_of
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -89,7 +99,7 @@ class Question:
         config = self.message.content.get(keys.CONFIG)
         if not isinstance(config, ConfigRecord):
             raise ConfigError(f"message has no ConfigRecord '{keys.CONFIG}'")
-        return self.values(config)
+        return self.read_config(config)
 
     @property
     def run_key(self) -> str:
@@ -303,7 +313,9 @@ def evaluate(client: Participant, question: Question) -> Outcome:
     except NotReady as error:
         return Outcome(EVALUATED, str(error), told={keys.NUM_EXAMPLES: learner.examples(split)})
 
-    algorithm, personal, steps = question.examination(run, client.strategy, client.terms.allowed, config)
+    # A strategy that a message alone names may remember in itself: each client makes its own.
+    examine = question.examine if "strategy" in run.model_fields_set else examination_of
+    algorithm, personal, steps = examine(run, client.strategy, client.terms.allowed, config)
     survey = keys.STRATEGY not in config and split != keys.TEST_SPLIT  # of the model as it is sent
     use: Way = None
     worth: Evaluation | None = None

@@ -29,8 +29,12 @@ class Clients:
 
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
-        unpack = LastResult(lambda record, layout: (layout.unpack(record), content_hash(record)))
-        self._latest = unpack, LastResult(values_of), LastResult(examination_of)
+        # Known again by what is in them, too: a strategy may change a record in place between two rounds.
+        unpacked = LastResult(lambda record, layout, *arrays: (layout.unpack(record), content_hash(record)))
+        values = LastResult(lambda record, *entries: values_of(record))
+        self._unpack = lambda record, layout: unpacked(record, layout, *record.values())
+        self._read_config = lambda record: values(record, *record, *record.values())
+        self._examine = LastResult(examination_of)
 
     def __reduce__(self) -> str:
         """Pickle as the process's own: Flower's simulation sends the app with each message.
@@ -48,7 +52,7 @@ class Clients:
         Raises:
             ConfigError: it cannot be answered; one line for the server.
         """
-        question = Question(message, context, *self._latest)
+        question = Question(message, context, self._unpack, self._read_config, self._examine)
         kind = message.metadata.message_type.removesuffix(".default")
         asks = context.node_config.get("approve", ANY) != ANY
         if asks and (outcome := held_back(node_of(context.node_config), question, kind)) is not None:

@@ -17,6 +17,6 @@ class LastResult(Generic[T]):
     def __call__(self, *arguments: object) -> T:
         """Return the function's result."""
         latest = self._latest  # read once: another thread may replace it
-        if latest is None or not all(map(is_, arguments, latest[0])):
+        if latest is None or len(latest[0]) != len(arguments) or not all(map(is_, arguments, latest[0])):
             latest = self._latest = arguments, self._function(*arguments)
         return latest[1]

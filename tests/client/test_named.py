@@ -16,6 +16,7 @@ from fedappeal.flower.messages import readdressed
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import array_record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from strategies.fedavg import FedAvg
 from strategies.maxfl import APPEAL_WEIGHT
 from strategies.rounds.algorithm import Algorithm
 from strategies.scaffold import CONTROL, CONTROL_DELTA
@@ -110,8 +111,8 @@ def test_an_evaluation_without_a_strategy_is_answered_without_its_additions() ->
 class Unnamed(Node):
     """A client of a run whose settings name no strategy: another's bundle started it."""
 
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: RunConfig, **more: Any) -> None:
+        super().__init__(config, **more)
         self.context.run_config.pop("strategy")
 
 
@@ -155,6 +156,44 @@ def test_what_a_message_asks_of_all_clients_of_a_process_is_checked_once(monkeyp
             with nullcontext() if setting == 1 else refused:
                 assert keys.LOSS in (node.answer(readdressed(message, 3), node.context).told or {})
     assert len(checked) == 4, "once a round, and each time where it is refused"
+
+
+class Foreign(FedAvg):
+    """A strategy that does not come with fedappeal, and may remember in itself."""
+
+
+def test_a_strategy_that_a_message_alone_names_is_each_clients_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Unnamed(FEDAVG, allow="tests")
+    other = Unnamed(FEDAVG, participants=first.participants, partition_id=2, allow="tests")
+    other.answer, other.context.run_config = first.answer, first.context.run_config
+    algorithms = list[ClientSide]()
+
+    def noted(algorithm: ClientSide) -> Any:
+        algorithms.append(algorithm)
+        return personal_of(algorithm)
+
+    for node in (first, other):
+        node("query")
+    monkeypatch.setattr("client.answers.personal_of", noted)
+    message = first.message("evaluate", told={keys.STRATEGY: f"{__name__}:Foreign"})
+    for node in (first, other):
+        node.answer(readdressed(message, 3), node.context)
+    one, another = algorithms
+    assert one is not another
+
+
+def test_a_record_that_a_strategy_changes_in_place_is_read_again() -> None:
+    node = Node(FEDAVG)
+    message = node.message("evaluate", server_round=1)
+    model, config = message.content.array_records[keys.ARRAYS], message.content.config_records[keys.CONFIG]
+    losses = [node.answer(readdressed(message, 3), node.context).told[keys.LOSS]]
+    for name in model:
+        model[name] = array_record({name: 2 * model[name].numpy()})[name]
+    losses.append(node.answer(readdressed(message, 3), node.context).told[keys.LOSS])
+    assert losses[0] != losses[1]
+    config[keys.SERVER_ROUND] = 10**9
+    with pytest.raises(ConfigError, match="server-round = 1000000000 is not allowed"):
+        node.answer(readdressed(message, 3), node.context)
 
 
 # -- the local rule --------------------------------------------------------------------------------------

@@ -17,3 +17,5 @@ def test_the_latest_result_is_returned_for_the_same_objects_alone() -> None:
     assert len(calls) == 2
     assert latest(first, second) == [1, 2]
     assert len(calls) == 3, "one result is kept"
+    assert latest(first) == [1], "fewer are others"
+    assert latest(first, second, first) == [1, 2, 1]
