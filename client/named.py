@@ -59,8 +59,9 @@ def named_strategy(
         if not name:
             return NO_STRATEGY, {}
         kind = STRATEGIES.load(name, allowed)
-        known = set(kind.Settings.keys())
-        algorithm = of_run(kind, run.with_plugins((f"{name}.{key}", sent[key]) for key in sent if key in known))
+        settings_keys = set(kind.Settings.keys())
+        settings = {f"{name}.{key}": value for key, value in sent.items() if key in settings_keys}
+        algorithm = of_run(kind, run.with_plugins(settings.items()))
         return algorithm, {**algorithm.settings.as_config(), **sent}
     if not name and not reports(expected) and expected.LocalRule is None:
         return NO_STRATEGY, {}

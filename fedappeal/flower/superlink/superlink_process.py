@@ -217,8 +217,8 @@ def run_superlink(ports: Ports, *, guarded: bool) -> None:
         for address, listener in listeners.items():
             _serve_http(listener, ports.tls, guarded and ports.is_own(address), *fleet)
 
-    own = ports.fleet if guarded and ports.is_own(ports.fleet) else ""
-    guard_fleet_api(serve if listeners else None, own, ports.keys_only)
+    for_one_user = ports.fleet if guarded and ports.is_own(ports.fleet) else ""
+    guard_fleet_api(serve if listeners else None, for_one_user, ports.keys_only)
     if FLEET_OVER_GRPC:
         # Flower's module alone sees it, and what else in this process makes a server does not.
         bounded = {**vars(grpc), "server": partial(make_grpc_server, grpc.server)}
