@@ -124,6 +124,7 @@ def redeem(*, address: str, certificate: str, key: str, heartbeat: str = "", con
     from client.process.heartbeat import beat_of
     from fedappeal.federation.invitations import Invitations
     from fedappeal.federation.join_server import JoinApp, serve_invitations
+    from fedappeal.settings.address import bind_problem
     from fedappeal.system.process_end import end_as_interrupt
 
     opened = _federation_folder(control.federation)
@@ -137,7 +138,7 @@ def redeem(*, address: str, certificate: str, key: str, heartbeat: str = "", con
     except KeyboardInterrupt:
         return
     except OSError as error:
-        raise Failure(f"address = '{address}' is not allowed: {error.strerror or error}") from None
+        raise Failure(f"address = '{address}' is not allowed: {bind_problem(error)}") from None
 
 
 def _federation_folder(folder: Path | None) -> "FederationFolder":
@@ -159,8 +160,8 @@ def register(keys: list[Path], control: ControlOptions) -> None:
     """
     from fedappeal.federation import nodes
 
-    public_keys = [nodes.PublicKey.read(path) for path in keys]
     superlink = control.remote()
+    public_keys = [nodes.PublicKey.read(path) for path in keys]
     outcomes = [nodes.register(superlink, public_key) for public_key in public_keys]
     for public_key, outcome in zip(public_keys, outcomes, strict=True):
         if outcome == nodes.UNREGISTERED:
@@ -185,8 +186,9 @@ def list_nodes(*, run: str = "", as_json: AsJson = False, control: ControlOption
     """
     from fedappeal.flower.control import UNREGISTERED
 
+    superlink = control.remote()
     examples_of, waiting = _in_run(Path(run)) if run else ({}, set())
-    nodes = control.remote().nodes()
+    nodes = superlink.nodes()
     columns = ["name", "client-id", "status", "since (UTC)", "last seen (UTC)", *(["examples"] if run else [])]
     left_out = ("node id", "since (UTC)", "last seen (UTC)", "examples", "status")  # the commands take client-ids
     colours = {"online": "green", UNREGISTERED: "red"}

@@ -203,8 +203,7 @@ def start_local(
         ConfigError: before anything is started, for a setting that is not allowed.
     """
     plan = deployed_plan(settings, data_dir, here=True)
-    other = plan_against([plan], against) if against else None
-    launch(plan, launcher, observers or CommandObservers())
+    other = launch(plan, launcher, observers or CommandObservers(), against)
     if other is not None:
         show_against(plan.given_path, other, device=launcher.device)
     return plan.given_path
@@ -230,8 +229,12 @@ def submit_run(
     return plan.path
 
 
-def launch(plan: RunPlan, launcher: "LocalProcesses | Submission", observers: CommandObservers) -> None:
+def launch(
+    plan: RunPlan, launcher: "LocalProcesses | Submission", observers: CommandObservers, against: str = ""
+) -> RunPlan | None:
     """Check and launch a run, which this command waits for unless it is detached.
+
+    Returns the plan of the same run under the strategy ``against``, checked before the launch; None without one.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
@@ -239,8 +242,10 @@ def launch(plan: RunPlan, launcher: "LocalProcesses | Submission", observers: Co
     """
     launcher.check(plan)
     _check_observed(observers, plan.path, launcher.detach)
+    other = plan_against([plan], against) if against else None
     report_unused([plan])
     launcher.launch(plan, observers)
+    return other
 
 
 def _check_observed(observers: CommandObservers, path: Path, detach: bool) -> None:

@@ -1,6 +1,5 @@
 """Addresses as a user gives them: of a SuperLink, and of this machine, to listen at."""
 
-import os
 import socket
 
 from fedappeal.settings.model import ConfigError, NotHere
@@ -40,6 +39,11 @@ def listener(host: str, port: int, setting: str, written: str = "") -> socket.so
         raise ConfigError(f"{named} is not allowed: 0 (the system picks one) to 65535")
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:  # a name that is none has a negative number
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-        raise NotHere(f"{named} is not allowed: {reason} ({host}:{port})") from None
+    except (OSError, TypeError) as error:  # TypeError: a name that no encoding of names allows
+        where = "" if written else f" ({host}:{port})"
+        raise NotHere(f"{named} is not allowed: {bind_problem(error)}{where}") from None
+
+
+def bind_problem(error: Exception) -> str:
+    """Return why an address cannot be listened at, without the address that Python adds."""
+    return str(getattr(error, "strerror", None) or error).partition(" (while")[0]

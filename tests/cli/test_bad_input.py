@@ -95,6 +95,8 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("--partition dirichle", "partition = 'dirichle' is not allowed: input should be 'iid', 'dirichlet'"),
         ("--clients 5000", "clients = 5000 is not allowed"),
         ("--port 70000", "port = 70000 is not allowed"),
+        ("--port 70000 --against maxfl", "port = 70000 is not allowed"),
+        ("--against maxfl", "against = 'maxfl' is not allowed: it is the run's own strategy"),
     ],
 )
 def test_one_clear_line(arguments: str, expected: str, refused: Refused) -> None:
@@ -133,6 +135,14 @@ def test_submit_checks_an_initial_model_that_it_can_see(model: str, refused: Ref
     write_safetensors(other, {"0.weight": np.zeros((2, 2), np.float32)}, {})
     given = f"submit --superlink 127.0.0.1:1 --initial-model {other} {model}"
     assert "it does not hold the model of task 'digits'" in refused(*given.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["federation register nokey.pub", "federation list --run nowhere", "federation stop 1", "submit --task digit"],
+)
+def test_a_superlink_that_nobody_named_is_missed_first(arguments: str, refused: Refused) -> None:
+    assert "superlink is missing: HOST:PORT of its Control API" in refused(*arguments.split())
 
 
 def test_a_port_in_use(refused: Refused) -> None:

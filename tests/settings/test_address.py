@@ -1,9 +1,13 @@
-"""Addresses of a SuperLink: what is taken, and the line that refuses the rest."""
+"""Addresses of a SuperLink and of this machine: what is taken, and the line that refuses the rest."""
+
+import socket
 
 import pytest
 
 from client.settings import Connection
 from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.flower.superlink.superlink_process import listener as fleet_listener
+from fedappeal.settings.address import listener
 from fedappeal.settings.config import ConfigError
 
 
@@ -34,3 +38,23 @@ def test_another_address_is_refused_and_a_scheme_is_named(address: str, leave: s
     with pytest.raises(ConfigError) as refused:
         Connection.parse({"superlink": address})
     assert str(refused.value) == f"{text} the Fleet API{leave}"
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("a..b", "Name or service not known"),
+        ("\u00fc..b", "encoding of hostname failed"),
+        ("192.0.2.1", "Cannot assign requested address"),
+        ("127.0.0.1", "Address already in use"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_at_is_said_once(host: str, reason: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as refused:
+            fleet_listener(f"{host}:{port}", "fleet-http-address")
+        assert str(refused.value) == f"fleet-http-address = '{host}:{port}' is not allowed: {reason}"
+        with pytest.raises(ConfigError) as refused:
+            listener(host, port, "page")
+        assert str(refused.value) == f"page = {port} is not allowed: {reason} ({host}:{port})"
