@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import kebab
 
@@ -20,7 +21,7 @@ def first_problem(error: ValidationError) -> str:
     """Return the place and fault of a file's first wrong value."""
     first = error.errors()[0]
     where, reason = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-    return f"{where}: {reason}" if where else reason
+    return one_line(f"{where}: {reason}" if where else reason)
 
 
 @contextmanager

@@ -147,13 +147,14 @@ class StudyResults(Part):
             order: names of all rows; what belongs to another row is left out.
             changed: further fields.
         """
-        common = self.measures.keys() & (new.measures or self.measures).keys()
+        measures = self.measures or new.measures
+        common = measures.keys() & (new.measures or measures).keys()
         rows = {row.name: row for row in self.rows}
         rows |= {row.name: rows[row.name].with_runs(row) if row.name in rows else row for row in new.rows}
         return self.model_copy(
             update={
                 "rows": tuple(rows[name].columns(common) for name in dict.fromkeys(order) if name in rows),
-                "measures": {key: title for key, title in self.measures.items() if key in common},
+                "measures": {key: title for key, title in measures.items() if key in common},
                 "metrics": {**self.metrics, **new.metrics},
                 "seeds": max(self.seeds, new.seeds),
                 "versions": {

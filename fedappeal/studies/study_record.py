@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.studies.experiment import Arm, Experiment, Results, RunResult
 from fedappeal.studies.plan import Plan, make_plan, skipped_lines
@@ -122,7 +123,8 @@ class StudyRecord:
         for row in (row for row in numbers.rows if row.name in planned):
             for key, value in row.settings.items():
                 if key in planned[row.name] and text_of(planned[row.name][key]) != value:
-                    raise ConfigError(f"missing: row '{row.name}' was run with {key} = {value}; run all of it")
+                    run_with = f"{key} = {one_line(value)}"
+                    raise ConfigError(f"missing: row '{row.name}' was run with {run_with}; run all of it")
         return plan
 
     def joined(self, added: "StudyRecord") -> "StudyRecord":
@@ -136,14 +138,16 @@ class StudyRecord:
         """
         old, new = self.numbers, added.numbers
         numbers = old.joined(new, [arm.name for arm in self.experiment.arms], command=new.command)
-        drawn = {row.name for row in old.rows if row.seeds} - {*old.undrawn} - {row.name for row in new.rows}
+        drawn = {row.name for row in old.rows if row.seeds} - {*old.undrawn}
+        drawn -= {row.name for row in new.rows if row.seeds}
         undrawn = tuple(row.name for row in numbers.rows if row.seeds and row.name not in drawn)
         rows = numbers.rows
         if not self.experiment.compute:
-            defaults = {key: text_of(value) for key, value in RunConfig.parse_recorded({}).as_config().items()}
-            usual = {key: defaults[key] for row in rows for key in row.settings if key in defaults}
+            all_defaults = {key: text_of(value) for key, value in RunConfig.parse_recorded({}).as_config().items()}
+            defaults = {key: all_defaults[key] for row in rows for key in row.settings if key in all_defaults}
             rows = tuple(
-                row.model_copy(update={"settings": {**usual, **row.settings} if row.settings else {}}) for row in rows
+                row.model_copy(update={"settings": {**defaults, **row.settings} if row.settings else {}})
+                for row in rows
             )
         return StudyRecord(self.experiment, numbers.model_copy(update={"undrawn": undrawn, "rows": rows}))
 

@@ -9,7 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from fedappeal.studies.data_file import Part
 from fedappeal.studies.experiment import (
@@ -87,6 +89,10 @@ class Verdict(Part):
     adjusted: float | None = None
     word: Word = "undecided"
     needs: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_empty_key(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value or name != "key"}
 
     @property
     def here(self) -> str:

@@ -155,6 +155,29 @@ def test_a_row_without_all_seeds_is_run_again_and_one_that_is_no_more_is_left_ou
     assert {row.name: row.diverged for row in joined.rows} == {"a": {}, "b": {0: ("1", "1 of 3")}, "c": {}}
 
 
+def test_a_row_without_a_new_run_stays_in_the_picture(tmp_path: Path) -> None:
+    arms = tuple(Arm(name, {"learning-rate": rate}) for name, rate in (("a", 0.1), ("b", 0.2)))
+    whole = dataclasses.replace(FEDERATED, arms=arms)
+    page = StudyRecord(whole, with_numbers(record_of(whole, tmp_path)))
+    skipped, lost, again = (
+        page.numbers.rows[0].model_copy(update={"seeds": (), "rounds": (), "ours": {"accuracy": ()}, **more})
+        for more in ({"skipped": "no data"}, {"failed": {1: "lost"}}, {"seeds": (1,), "ours": {"accuracy": (1.0,)}})
+    )
+    for row, undrawn in ((skipped, ()), (lost, ()), (again, ("a",))):
+        added = StudyRecord(whole, page.numbers.model_copy(update={"rows": (row,)}))
+        assert page.joined(added).numbers.undrawn == undrawn
+
+
+def test_numbers_join_a_file_that_has_none(tmp_path: Path) -> None:
+    numbers = with_numbers(record_of(with_first_row(FEDERATED), tmp_path))
+    (row,) = numbers.rows
+    none = row.model_copy(update={"seeds": (), "rounds": (), "ours": {}, "failed": {0: "disk"}, "diverged": {}})
+    empty = numbers.model_copy(update={"rows": (none,), "measures": {}})
+    assert empty.joined(numbers, [row.name]) == numbers
+    kept = numbers.joined(empty, [row.name])
+    assert (kept.measures, kept.rows[0].ours) == (numbers.measures, row.ours)
+
+
 def test_a_setting_that_is_newer_than_the_page_counts_with_its_default(tmp_path: Path) -> None:
     arms = (Arm("all", {}), Arm("one wave", {"ask-on": False}))
     whole = dataclasses.replace(FEDERATED, arms=arms)

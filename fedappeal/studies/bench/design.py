@@ -83,7 +83,8 @@ RATES = {name: behaviour.rate for name, behaviour in BEHAVIOURS.items() if behav
 """The floors, by the share of rounds in which a client joins."""
 LEAST = min(filter(None, RATES.values()))
 """The least share of random joining that was run; where no client ever joins, the model is untrained."""
-_KEY = re.compile(rf"({'|'.join(TASKS)})-({'|'.join(BEHAVIOURS)})-([0-9]+)-(.+)")
+_TASK, _BEHAVIOUR = ("|".join(map(re.escape, names)) for names in (TASKS, BEHAVIOURS))
+_KEY = re.compile(rf"({_TASK})-({_BEHAVIOUR})-(0|[1-9][0-9]*)-(.+)")
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Cell:
         """
         if not (parts := _KEY.fullmatch(key)):
             raise ValueError(
-                f"row '{key}' is not TASK-BEHAVIOUR-GOODWILL-STRATEGY of the design; an older version called rows so"
+                f"row {key!r} is not TASK-BEHAVIOUR-GOODWILL-STRATEGY of the design; an older version called rows so"
             )
         return cls(parts[1], parts[2], int(parts[3]), parts[4])
 

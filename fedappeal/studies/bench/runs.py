@@ -95,7 +95,7 @@ def missing(rows: Sequence[Cell], present: BenchResults, seeds: int) -> tuple[Ce
     """
     for row in present.rows:
         if row.settings and row.settings != Cell.of_key(row.name).settings:
-            raise ConfigError(f"known: row '{row.name}' was run with other settings than the design has now")
+            raise ConfigError(f"known: row {row.name!r} was run with other settings than the design has now")
     if not (lacking := tuple(cell for cell in rows if present.lacking(cell.key, min(seeds, cell.seeds)))):
         raise ConfigError("known: these results have all rows")
     return lacking

@@ -42,6 +42,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
             lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits-x-14-fedavg"}]},
             "row 'digits-x-14-fedavg' is not TASK",
         ),
+        (
+            lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits-x\n-14-fedavg"}]},
+            r"row 'digits-x\\n-14-fedavg' is not TASK",
+        ),
+        (
+            lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits-defect-014-fedavg"}]},
+            "row 'digits-defect-014-fedavg' is not TASK",
+        ),
+        (lambda whole: whole | {"rows": [whole["rows"][0] | {"ours": {"a\nb": ["x"]}}]}, "rows.0.ours.a b.0"),
         (lambda whole: whole | {"seeds": 0}, "seeds: Input should be greater than or equal to 1"),
         (lambda whole: whole | {"rows": whole["rows"] * 2}, "a run stands there twice"),
         (lambda whole: whole | {"rows": [whole["rows"][0] | {"ours": {"kept": [1e101]}}]}, "rows.0.ours.kept.0"),
