@@ -188,7 +188,7 @@ def live_page(view: View, place: PagePlace) -> Iterator[ServedPage]:
             yield page
         finally:
             try:
-                view.refresh()
+                view.refresh_at_end()
             except Exception as error:  # a page that fails never fails the run
                 log.warning("page: %s: %s", type(error).__name__, error)
             time.sleep(view.stays())

@@ -31,6 +31,8 @@ STAYS = 3.0
 """Seconds for which an open page outlives the end of its run: it fetches the last charts."""
 _OPEN = 2.5
 """Seconds within which an open page asks again."""
+_PATIENCE = 5.0
+"""Seconds for which the end of a run's command waits for another look."""
 MOST_RUNS = 50
 _UNDER_WAY = ("pending", "starting", "running")
 _UNSAID = (WAITING, RUNNING, INTERRUPTED)
@@ -111,7 +113,7 @@ class View:
         """Return what an open page does not show yet; look first, where it is time to.
 
         Args:
-            seen: what the page's last answer said; 0: it has none.
+            seen: what the page's last answer said; one that was not given counts as none.
             after: the latest round that it shows.
 
         Returns:
@@ -121,7 +123,7 @@ class View:
             self._asked_at = self._clock()
             if self._asked_at >= self._next_look:
                 self.refresh()
-            anew = seen < self._anew
+            anew = not self._anew <= seen <= self._look
             rounds = [line for line in (self._run.rounds if self._run else ()) if anew or line["round"] > after]
             news = {name: value for name, value in self._shown.items() if anew or self._changed.get(name, 0) > seen}
             return {**news, "rounds": rounds, "anew": anew, "seen": self._look}
@@ -143,6 +145,15 @@ class View:
             now = self._clock()
             self._ran_at = self._ran_at if self.over else now
             self._next_look = now + min(LOOKED_WITHIN, max(LOOKED_EVERY, (time.thread_time() - began) / SHARE))
+
+    def refresh_at_end(self) -> None:
+        """Read what is new without a question to the SuperLink, nor a long wait for a request that asks it."""
+        if self._looking.acquire(timeout=_PATIENCE):
+            try:
+                self._next_question = max(self._next_question, self._clock() + ASKED_EVERY)
+                self.refresh()
+            finally:
+                self._looking.release()
 
     def stays(self) -> float:
         """Return the seconds for which a page stays whose run, or command, has ended: an open one shows how."""

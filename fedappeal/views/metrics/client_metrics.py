@@ -5,19 +5,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from client.process.serve import Event
 from client.process.status import RunState, State, client_status
-from fedappeal.views.metrics.catalogue import metrics_in
+from fedappeal.views.metrics.catalogue import ReadMetrics, metrics_in
 
 EVENTS: tuple[str, ...] = ("connected", "waiting", "answered", "failed", "dropped", "paused", "resumed")
 EVENTS += ("run-ended", "ended", "given-up")
 DONE = ("joined", "sat-out", "left", "evaluated", "failed")
 
 
-class ClientMetrics(CollectorRegistry):
+class ClientMetrics(ReadMetrics):
     """Metrics of a client; of the labels' values none comes from another party.
 
     Args:

@@ -19,7 +19,7 @@ from fedappeal.record.follower import Follower
 from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.validity import Validity
-from fedappeal.views.metrics.catalogue import REASONS, metrics_in
+from fedappeal.views.metrics.catalogue import REASONS, ReadMetrics, metrics_in
 from fedappeal.views.metrics.serving import CountConnected
 from strategies.rounds.round import ABSENT, COUNTED
 
@@ -30,7 +30,7 @@ _NOWHERE = Path(os.devnull)
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
-class FolderMetrics(CollectorRegistry):
+class FolderMetrics(ReadMetrics):
     """All metrics of the run in a folder; empty while there is none.
 
     Args:

@@ -1,5 +1,7 @@
 """What open pages learn: sections that changed, new rounds, and everything where a run was read anew."""
 
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,42 @@ def test_pages_are_answered_by_one_look(tmp_path: Path) -> None:
     assert view.news(first["seen"], 1)["rounds"] == [], "it was looked a moment ago"
     clock.now += LOOKED_WITHIN
     assert [line["round"] for line in view.news(first["seen"], 1)["rounds"]] == [2]
+
+
+def test_a_page_of_an_earlier_command_gets_everything(tmp_path: Path) -> None:
+    view = View(ForeignRun(), a_run(tmp_path / "run", [{"accuracy": 0.5}], rounds=3))
+    last = view.news()["seen"]
+    assert not view.news(last, 1)["anew"]
+    assert (view.news(last + 99, 7)["anew"], len(view.news(last + 99, 7)["rounds"])) == (True, 1)
+
+
+def test_the_end_does_not_wait_for_a_slow_superlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = threading.Event(), threading.Event()
+    called = []
+
+    def slow(superlink: RemoteSuperLink) -> list[Node]:
+        called.append(superlink)
+        asked.set()
+        answers.wait(60)
+        return []
+
+    monkeypatch.setattr(RemoteSuperLink, "nodes", slow)
+    monkeypatch.setattr(RemoteSuperLink, "runs", lambda superlink: [])
+    monkeypatch.setattr("fedappeal.views.live.view._PATIENCE", 0.1)
+    path = a_run(tmp_path / "run", [{"accuracy": 0.5}], rounds=3)
+    view = View(ForeignRun(), path, SUPERLINK)
+    reader = threading.Thread(target=view.news)
+    reader.start()
+    assert asked.wait(30)
+    began = time.monotonic()
+    view.refresh_at_end()
+    assert time.monotonic() - began < 30
+    answers.set()
+    reader.join(30)
+    RunFolder.open(path).append(HISTORY, {"round": 2, "accuracy": 0.75, "seconds": 1.0})
+    view._next_question = 0.0
+    view.refresh_at_end()
+    assert (len(called), view.news()["run"]["last"]) == (1, 2)
 
 
 def test_a_page_that_is_open_when_its_run_ends_stays_for_a_moment(tmp_path: Path) -> None:

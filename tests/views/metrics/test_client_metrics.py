@@ -37,6 +37,7 @@ def test_a_clients_metrics_are_what_it_did_in_all_runs(tmp_path: Path) -> None:
     for kind in ("connected", "answered", "answered", "paused", "<evil>"):
         registry.event(Event(kind, "text"))
     registry.alive(20.0)
+    assert samples(registry.restricted_registry(["fedappeal_client_runs"])) == {"fedappeal_client_runs": 2}
     found = samples(registry)
     expected = {
         "fedappeal_client_runs": 2,

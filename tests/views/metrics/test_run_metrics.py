@@ -78,6 +78,12 @@ def metrics_of(folder: Path, count: int | None = None) -> Any:
     return FolderMetrics(lambda: folder, (lambda: count) if count is not None else None)
 
 
+def test_metrics_are_chosen_by_name(run_folder: Path) -> None:
+    append_lines(run_folder / HISTORY, [line(1)])
+    chosen = metrics_of(run_folder, 2).restricted_registry(["fedappeal_clients_connected", "fedappeal_rounds_total"])
+    assert samples(chosen) == {"fedappeal_clients_connected": 2.0, "fedappeal_rounds_total": 1.0}
+
+
 @pytest.mark.parametrize("odd", ["x", [], {}, 10**400])
 def test_a_value_that_is_no_number_leaves_the_others(run_folder: Path, odd: object) -> None:
     settings = {**Record(run_folder).settings, "rounds": odd}

@@ -422,11 +422,11 @@ async function look() {
   } catch (error) {
     lost(shown.run && !["waiting", "running"].includes(shown.run.state)
       ? "The run is over, and the command that served this page has ended with it. What is shown is the run's end."
-      : "Not connected: the process that serves this page has ended, or does not answer. What is shown is the last it told.");
+      : "Not connected: the process that serves this page has ended, with its run or before, or does not answer. What is shown is the last it told.");
   }
   asked.waiting = false;
   if (news) show(news);
 }
 look();
-window.setInterval(() => { if (!document.hidden) look(); }, 1000);
+window.setInterval(look, 1000);
 window.setInterval(() => { showFacts(); refreshCharts(); }, 2000);
