@@ -19,7 +19,7 @@ from fedappeal.views.comparison.measures import (
     DASHES,
     Figure,
     Lines,
-    Value,
+    LineValue,
     continued,
     new_panels,
     recorded,
@@ -29,7 +29,7 @@ from fedappeal.views.comparison.measures import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Panel = tuple[Value, str, bool]
+Panel = tuple[LineValue, str, bool]
 """One panel of curves: what is drawn, label of the axis, whether in per cent."""
 Mark = tuple[str, Callable[[Lines], Sequence[int]]]
 """Thin vertical lines: what they stand for, and the rounds of a run that get one."""
@@ -149,7 +149,7 @@ def by_seed(key: str, across: int = 4, at_least: float | None = None) -> Drawing
     return draw
 
 
-def curve(runs: Sequence[RunResult], of: Value) -> tuple[list[int], list[float]]:
+def curve(runs: Sequence[RunResult], of: LineValue) -> tuple[list[int], list[float]]:
     """Return rounds and means over runs, up to where a run's model diverged."""
     by_number = by_round([(run.seed, run.lines) for run in runs], lambda line: value_of(line, of))
     return list(by_number), [fmean(values) for values in by_number.values()]

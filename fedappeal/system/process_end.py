@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,9 @@ def end_child(process: "Popen[Any]", seconds: float) -> None:
     try:
         process.wait(seconds)
     except TimeoutExpired:
-        leads = os.getpgid(process.pid) == process.pid
-        (os.killpg if leads else os.kill)(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            leads = os.getpgid(process.pid) == process.pid
+            (os.killpg if leads else os.kill)(process.pid, signal.SIGKILL)
         process.wait()
 
 

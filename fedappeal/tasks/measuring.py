@@ -187,7 +187,8 @@ def _number_of(measure: Callable[..., Any], *arguments: Any) -> float:
 
 def bytes_of(outputs: Any) -> int:
     """Return the bytes of a model's outputs."""
-    return sum(tensor.nbytes for _, tensor in tensors_of(outputs) if isinstance(tensor, Tensor))
+    tensors = (tensor for _, tensor in tensors_of(outputs) if isinstance(tensor, Tensor))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)  # sparse ones have no nbytes
 
 
 def check_bytes(size: float) -> None:

@@ -1,7 +1,7 @@
 """What is read off runs that agents leave, and margins of the claims about them."""
 
 from fedappeal.studies.experiment import Numbers
-from fedappeal.views.comparison.measures import Line, Lines, Value, best, last, reading, recorded
+from fedappeal.views.comparison.measures import Line, Lines, LineValue, best, last, reading, recorded
 
 CONSIDERABLE = 5
 """Points of accuracy that count as a considerable loss; the paper uses the word and gives no number."""
@@ -26,7 +26,13 @@ def population(line: Line) -> float | None:
 
 
 @reading
-def before_any_left(lines: Lines, of: Value) -> float | None:
+def population_end(lines: Lines) -> float | None:
+    """Return the population's last accuracy, also of a run whose later models few could measure."""
+    return next(reversed(recorded(lines, population).values()), None)
+
+
+@reading
+def before_any_left(lines: Lines, of: LineValue) -> float | None:
     """Return the last value recorded before the round in which the first agent leaves.
 
     An agent leaves on receiving the model, so the model it leaves with is that of the round before. None where no

@@ -96,7 +96,7 @@ Lines = Sequence[Line]
 Reading = Callable[[Lines], float | None]
 """Reads a number off the lines of a run's history; None where the run has none."""
 
-Value = str | Callable[[Line], float | None]
+LineValue = str | Callable[[Line], float | None]
 """A key of the history's lines, or a function that reads a value off a line."""
 
 LATE = 20
@@ -165,24 +165,24 @@ def unmeasured(line: Line) -> bool:
     return "round" in line and 2 * line.get("evaluated", 0) < line.get("expected", 0)
 
 
-def value_of(line: Line, of: Value) -> float | None:
+def value_of(line: Line, of: LineValue) -> float | None:
     """Return a line's value; None if it was not recorded."""
     return of(line) if callable(of) else line.get(of)
 
 
-def recorded(lines: Lines, of: Value) -> dict[int, float]:
+def recorded(lines: Lines, of: LineValue) -> dict[int, float]:
     """Return the values of a history, by the rounds in which one was recorded."""
     return {int(line["round"]): value for line in lines if (value := value_of(line, of)) is not None}
 
 
 @reading
-def first(lines: Lines, of: Value) -> float | None:
+def first(lines: Lines, of: LineValue) -> float | None:
     """Return the first value recorded."""
     return next(iter(recorded(lines, of).values()), None)
 
 
 @reading
-def last(lines: Lines, of: Value) -> float | None:
+def last(lines: Lines, of: LineValue) -> float | None:
     """Return the last recorded value; None if clients could not measure later models."""
     for line in reversed(lines):
         if (value := value_of(line, of)) is not None:
@@ -206,7 +206,7 @@ def late(lines: Lines, key: str, rounds: int) -> float | None:
 
 
 @reading
-def best(lines: Lines, of: Value) -> float | None:
+def best(lines: Lines, of: LineValue) -> float | None:
     """Return the largest value of the run."""
     values = (value_of(line, of) for line in lines)
     return max((float(value) for value in values if value is not None), default=None)
