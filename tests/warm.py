@@ -52,7 +52,7 @@ _IMPORTED = (
     ),
     *("fedappeal.federation.own_superlink", "fedappeal.simulation.engine", "fedappeal.views.live.page", "server.app"),
     *("client.app", "client.process.serve", "client.process.fork_server", "hypothesis", "pandas"),
-    *("scipy.stats", "statsmodels.stats.multitest", "matplotlib.pyplot"),
+    *("scipy.stats", "matplotlib.pyplot"),
 )
 """What programs and tests need. None of it starts a thread or opens a connection when it is imported."""
 _STARTING = (
