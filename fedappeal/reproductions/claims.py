@@ -10,7 +10,7 @@ from fedappeal.views.comparison.measures import LATE, Measure
 
 ALL_OTHERS = "*"
 
-Claimed = Mapping[str, Arm]
+ArmsByKey = Mapping[str, Arm]
 """The rows that a claim may name, by the keys that it has for them."""
 
 
@@ -67,7 +67,7 @@ class ClaimPart(Part):
         """The claim's columns."""
         return [ComparedPart(key=part) if isinstance(part, str) else part for part in self.columns]
 
-    def made(self, heading: str, arms: Claimed, columns: Mapping[str, Measure]) -> Iterator[Claim]:
+    def made(self, heading: str, arms: ArmsByKey, columns: Mapping[str, Measure]) -> Iterator[Claim]:
         """Yield the claims of one group: its heading, and its rows."""
         rows = [row for row in self.rows if row in arms] if self.rows else [""]
         others = arms if self.others == (ALL_OTHERS,) else [key for key in self.others if key in arms]
@@ -81,17 +81,17 @@ class ClaimPart(Part):
                 continue
             titles = dict(zip(("row", "other"), (arms[key].shown for key in sides), strict=False))
             words = column.words or (measure.title.removesuffix(f", last {LATE} rounds") if measure else "")
-            usual = "points" if measure and measure.percent else ""
+            unit = "points" if measure and measure.percent else ""
             yield Claim(
                 self.text.format(**titles, column=words),
                 self._margin(arms, sides, column.key),
                 heading,
-                usual if self.unit is None else self.unit,
+                unit if self.unit is None else self.unit,
                 self.inclusive,
                 self.ours or column.ours,
             )
 
-    def _margin(self, arms: Claimed, sides: Sequence[str], column: str) -> Margin:
+    def _margin(self, arms: ArmsByKey, sides: Sequence[str], column: str) -> Margin:
         if self.margin:
             margin, *arguments = value_of(self.margin)
             named = [*sides, *([column] if column else [])]
@@ -102,7 +102,7 @@ class ClaimPart(Part):
         return Contrast((one, column), compared, -1 if self.lower else 1, self.event)
 
 
-def _paper_agrees(arms: Claimed, sides: Sequence[str], measure: Measure) -> bool:
+def _paper_agrees(arms: ArmsByKey, sides: Sequence[str], measure: Measure) -> bool:
     """Return whether the paper's numbers support the first row, or are not printed."""
     values = {arm.name: value for arm in arms.values() if (value := arm.printed(measure)) is not None}
     one, other = (arms[key].name for key in sides)

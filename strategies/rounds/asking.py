@@ -12,7 +12,6 @@ nothing, every `FREE_EVERY`-th round is free, and what clients decide in it is t
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from fedappeal.protocol import keys
@@ -89,8 +88,10 @@ class Asking:
             clients: of the run that have not left.
             left: those that have left.
         """
-        firsts = (answer[key] for answer in answers for key in islice(filter(answer.__contains__, _EVIDENCE), 1))
-        appeals = [float(appeal) for appeal in firsts]
+        appeals = []
+        for answer in answers:
+            if key := next(filter(answer.__contains__, _EVIDENCE), ""):
+                appeals.append(float(answer[key]))
         self.silent = not appeals
         if appeals:
             self._pool(sum(appeal > 0 for appeal in appeals), len(appeals), clients, left)

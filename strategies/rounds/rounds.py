@@ -58,7 +58,7 @@ class Rounds:
         medians: of the clients' weights and updates, where influence is bounded.
         directions: the common direction of each record of their replies, in the same case.
         last_good: the model to which the run goes back.
-        open: takes the replies of the round that Flower's ``configure_train`` has opened; None: there is none.
+        open_round: takes the replies of the round that Flower's ``configure_train`` has opened; None: there is none.
     """
 
     def __init__(self, algorithm: Algorithm, setup: Setup | None = None) -> None:
@@ -74,7 +74,7 @@ class Rounds:
         self.medians = Medians()
         self.directions = {record: Direction() for record in (keys.ARRAYS, *algorithm.reply_records)}
         self.last_good = LastGood(algorithm)
-        self.open: Intake | None = None
+        self.open_round: Intake | None = None
 
     def summary(self) -> None:
         """Log the settings that differ between runs."""

@@ -111,7 +111,7 @@ class Strategy(Algorithm):
         rounds = rounds_of(self)
         rounds.members.enrol_bare(grid.get_node_ids())
         round = rounds.new_round(server_round, arrays)
-        rounds.open = rounds.begin(round)
+        rounds.open_round = rounds.begin(round)
         first = (order := rounds.order(round))[: round.wanted(len(order))]
         settings = rounds.settings_of(round, config)
         return [message for _, message in rounds.train_messages(round, first, settings, round.shared.round_timeout)]
@@ -123,7 +123,7 @@ class Strategy(Algorithm):
         from flwr.app import MetricRecord
 
         rounds = rounds_of(self)
-        intake, rounds.open = rounds.open, None
+        intake, rounds.open_round = rounds.open_round, None
         if intake is None or intake.round.number != server_round:
             raise ConfigError(f"server-round = {server_round} is not allowed: configure_train did not open it")
         for message in replies:

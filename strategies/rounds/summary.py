@@ -78,9 +78,9 @@ def incomplete(
     for member, metrics in replies:
         prefix = "" if member.role == SEEN else "unseen_"
         reporting[prefix] += keys.LOSS in metrics or metric.name in metrics
-        for name, of_history in columns.items():
-            counts[prefix + of_history] += name in metrics
-    expected = {prefix + of_history: n for of_history in columns.values() for prefix, n in reporting.items()}
+        for name, column_name in columns.items():
+            counts[prefix + column_name] += name in metrics
+    expected = {prefix + column_name: n for column_name in columns.values() for prefix, n in reporting.items()}
     return {f"{name}_clients": counts[name] for name, clients in expected.items() if 0 < counts[name] < clients}
 
 

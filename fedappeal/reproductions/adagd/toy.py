@@ -104,12 +104,12 @@ class Trajectory:
         return bool(self.left) and bool((self.losses[-1] > precision).any())
 
 
-Move = Callable[[Floats, list[int], float], tuple[Floats | None, bool]]
+StepRule = Callable[[Floats, list[int], float], tuple[Floats | None, bool]]
 """Of a model, the agents that stay and a step size: the change; None: the path ends, and whether by its algorithm."""
 
 
 def _follow(
-    problem: ToyAgents, start: Iterable[float], steps: Iterable[float], precision: float, move: Move
+    problem: ToyAgents, start: Iterable[float], steps: Iterable[float], precision: float, move: StepRule
 ) -> Trajectory:
     """Return the path of an algorithm until no agent is left, the steps end or it stops."""
     w = np.array(list(start), dtype=np.float64)

@@ -28,25 +28,25 @@ def environment_data_dir() -> Path | None:
     return Path(folder) if folder else None
 
 
-def package_file(task: str, package: str, file: Path, needed: str, again: str) -> Path:
+def package_file(task: str, package: str, file: Path, install: str, remedy: str) -> Path:
     """Return a file that comes with a package, without importing the package, which may take seconds.
 
     Args:
         task: the task's name, for messages.
         package: the package.
         file: where it is in the package.
-        needed: what to install where there is no such package.
-        again: what to do where the package lacks the file.
+        install: what to install where there is no such package.
+        remedy: what the message says of a package that lacks the file, and what to do.
 
     Raises:
         ConfigError: one line: either.
     """
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise ConfigError(f"task = {task!r} needs {needed}")
+        raise ConfigError(f"task = {task!r} needs {install}")
     path = Path(spec.origin).parent / file
     if not path.is_file():
-        raise ConfigError(f"task = {task!r} needs {path}, which this {again}")
+        raise ConfigError(f"task = {task!r} needs {path}, which this {remedy}")
     return path
 
 

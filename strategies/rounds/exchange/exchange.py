@@ -39,7 +39,7 @@ _RULE = f"{FACTOR:g} times the median of the others"
 
 Addressed = tuple[Member, Message]
 """A message, and the client that it goes to."""
-Take = Callable[[Member, Message], None]
+TakeReply = Callable[[Member, Message], None]
 """Takes a client's reply."""
 
 
@@ -101,7 +101,7 @@ class Exchange:
         self._times: list[float] = []
 
     def run(
-        self, waves: Iterator[Sequence[Addressed]], take: Take, missing: Callable[[], int] = lambda: sys.maxsize
+        self, waves: Iterator[Sequence[Addressed]], take: TakeReply, missing: Callable[[], int] = lambda: sys.maxsize
     ) -> list[tuple[Member, str]]:
         """Ask wave after wave, and hand over each reply as it comes, in the order of the messages.
 
@@ -224,7 +224,7 @@ class Exchange:
     def _awaited_ids(self) -> list[str]:
         return [i for i, m in self._left.items() if self._waits_for(m)]
 
-    def _pull(self, ids: Sequence[str], take: Take) -> bool:
+    def _pull(self, ids: Sequence[str], take: TakeReply) -> bool:
         """Hand over the replies to these messages, each with its client, in order.
 
         Returns:
