@@ -99,7 +99,7 @@ def _plain(annotation: Any) -> Any:
     return get_args(annotation)[0] if get_args(annotation) else annotation
 
 
-def _bracketed(text: str) -> str:
+def _in_brackets(text: str) -> str:
     return f" ({text})" if text else ""
 
 
@@ -111,7 +111,7 @@ def _run_options() -> OptionGroup:
         if not fact(field, "internal"):
             panel = "Task" if key in TaskSettings.by_key() else "Run"
             shown = str(field.default) if field.default != "" else False
-            more = _bracketed(choices(field))
+            more = _in_brackets(choices(field))
             options.append(_of_field(key, field, more, None, show_default=shown, rich_help_panel=panel))
     return OptionGroup(options, lambda values: {**plugin_options(values.pop(SET) or ()), **_values_set(values)})
 
@@ -120,7 +120,7 @@ def _limit_options() -> OptionGroup:
     """Return an option for each of an owner's limits."""
     options = []
     for key, field in Limits.described().items():
-        more, shown = _bracketed(fact(field, "unit")), shown_default(field.default)
+        more, shown = _in_brackets(fact(field, "unit")), shown_default(field.default)
         options.append(_of_field(key, field, more, None, show_default=shown, rich_help_panel="Limits"))
     return OptionGroup(options, _values_set)
 
@@ -133,11 +133,11 @@ def _owner_options() -> OptionGroup:
         default = None if joins[key] else "" if field.is_required() else field.default
         options.append(_of_field(key, field, "", default))
 
-    def joined(values: dict[str, Any]) -> dict[str, Any]:
+    def join_lists(values: dict[str, Any]) -> dict[str, Any]:
         by_key = {kebab(name): value for name, value in values.items()}
         return {key: joins[key].join(value or ()) if joins[key] else value for key, value in by_key.items()}
 
-    return OptionGroup(options, joined)
+    return OptionGroup(options, join_lists)
 
 
 RunValues = Annotated[dict[str, Any], _run_options()]
@@ -156,22 +156,22 @@ def _of_dataclass(kind: Any) -> OptionGroup:
 def _of_attribute(kind: type, field: Field[Any]) -> inspect.Parameter:
     default = inspect.Parameter.empty if field.default is MISSING else field.default
     option = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
-    return _explained(option, typer.Option, attribute_doc(kind, field.name))
+    return _typer_parameter(option, typer.Option, attribute_doc(kind, field.name))
 
 
-def _explained(parameter: inspect.Parameter, made: Callable[..., Any], help: str) -> inspect.Parameter:
+def _typer_parameter(parameter: inspect.Parameter, kind: Callable[..., Any], help: str) -> inspect.Parameter:
     """Return a command's parameter as typer takes it.
 
     Args:
         parameter: one of a plain type, or annotated with what typer is to know besides; typer's context is unchanged.
-        made: `typer.Option` or `typer.Argument`; a boolean option has a ``--no-`` where its default is true.
+        kind: `typer.Option` or `typer.Argument`; a boolean option has a ``--no-`` where its default is true.
         help: where it is not annotated with a help.
     """
     annotation = parameter.annotation
     plain, *more = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     if plain is not typer.Context:
         is_flag = bool in (plain, *get_args(plain)) and parameter.default is not True
-        about = copy(more[0]) if more else made(*([f"--{kebab(parameter.name)}"] if is_flag else []))
+        about = copy(more[0]) if more else kind(*([f"--{kebab(parameter.name)}"] if is_flag else []))
         about.help = about.help or help
         parameter = parameter.replace(annotation=Annotated[plain, about])
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -200,16 +200,16 @@ def with_options(command: Command) -> Command:
     """
     text, _, entries = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
     helps = {name: " ".join(about.split()).removesuffix(".") for name, about in _ARGUMENT.findall(entries)}
-    own, groups = dict[str, inspect.Parameter](), dict[str, OptionGroup]()
+    parameters, groups = dict[str, inspect.Parameter](), dict[str, OptionGroup]()
     for name, parameter in inspect.signature(command).parameters.items():
         if is_dataclass(parameter.annotation):
             groups[name] = _of_dataclass(parameter.annotation)
         elif isinstance(group := getattr(parameter.annotation, "__metadata__", [None])[0], OptionGroup):
             groups[name] = group
         else:
-            made = typer.Option if parameter.kind is parameter.KEYWORD_ONLY else typer.Argument
-            own[name] = _explained(parameter, made, helps.get(name, ""))
-    further = [option for group in groups.values() for option in group.options if option.name not in own]
+            kind = typer.Option if parameter.kind is parameter.KEYWORD_ONLY else typer.Argument
+            parameters[name] = _typer_parameter(parameter, kind, helps.get(name, ""))
+    further = [option for group in groups.values() for option in group.options if option.name not in parameters]
 
     def run(**values: Any) -> None:
         options = {option.name: values.pop(option.name) for option in further}
@@ -217,10 +217,10 @@ def with_options(command: Command) -> Command:
             values[name] = group.value({o.name: options[o.name] for o in group.options if o.name in options})
         command(**values)
 
-    parameters = [*own.values(), *further]
+    signature = inspect.Signature([*parameters.values(), *further])
     run.__name__, run.__doc__ = command.__name__, text
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {name: option.annotation for name, option in signature.parameters.items()}
     return run
 
 

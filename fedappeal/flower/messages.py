@@ -57,8 +57,8 @@ def _of_state(kind: type[T], state: dict[str, object]) -> T:
     return made
 
 
-def readdressed(message: Message, node_id: int) -> Message:
-    """Return a message to another node, with a copy of the content."""
+def copy_for_node(message: Message, node_id: int) -> Message:
+    """Return a copy of a message, and of its content, to another node."""
     metadata = _of_state(type(message.metadata), dict(vars(message.metadata)))
     metadata.dst_node_id = node_id
     return _of_state(Message, {**vars(message), "_metadata": metadata, "_content": message.content.copy()})

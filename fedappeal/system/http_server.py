@@ -36,7 +36,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Watch a connection."""
         super().connection_made(transport)
-        self._look(None, self.loop.time())
+        self._end_if_late(None, self.loop.time())
 
     def is_idle(self) -> bool:
         """Whether no request is under way, and all answers are sent."""
@@ -51,7 +51,7 @@ class BoundedConnection(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True
 
-    def _look(self, doing: object, since: float) -> None:
+    def _end_if_late(self, doing: object, since: float) -> None:
         if self not in self.connections:
             return
         is_idle = self.is_idle()
@@ -61,7 +61,7 @@ class BoundedConnection(H11Protocol):
         if self.loop.time() - since > within:
             self.transport.abort()
         else:
-            self.loop.call_later(self.begins_within / 2, self._look, doing, since)
+            self.loop.call_later(self.begins_within / 2, self._end_if_late, doing, since)
 
 
 class HttpServer(uvicorn.Server):

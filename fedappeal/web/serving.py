@@ -59,7 +59,7 @@ class PageConnection(BoundedConnection):
     """A connection to a page, where its visitor has a slot.
 
     Attributes:
-        visitor: whose it is, as `fedappeal.web.serving` has it.
+        visitor: whose it is, as the function `visitor` returns it.
     """
 
     begins_within = idle = 5.0

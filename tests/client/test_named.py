@@ -12,7 +12,7 @@ from client.terms import rule_of
 from fedappeal.core.algorithm import ClientSide, personal_of
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.registry import STRATEGIES
-from fedappeal.flower.messages import readdressed
+from fedappeal.flower.messages import copy_for_node
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import array_record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
@@ -154,7 +154,7 @@ def test_what_a_message_asks_of_all_clients_of_a_process_is_checked_once(monkeyp
         message = first.message("evaluate", server_round=server_round, told={"maxfl.server-lr": setting})
         for node in (first, other):
             with nullcontext() if setting == 1 else refused:
-                assert keys.LOSS in (node.answer(readdressed(message, 3), node.context).told or {})
+                assert keys.LOSS in (node.answer(copy_for_node(message, 3), node.context).told or {})
     assert len(checked) == 4, "once a round, and each time where it is refused"
 
 
@@ -177,7 +177,7 @@ def test_a_strategy_that_a_message_alone_names_is_each_clients_own(monkeypatch: 
     monkeypatch.setattr("client.answers.personal_of", noted)
     message = first.message("evaluate", told={keys.STRATEGY: f"{__name__}:Foreign"})
     for node in (first, other):
-        node.answer(readdressed(message, 3), node.context)
+        node.answer(copy_for_node(message, 3), node.context)
     one, another = algorithms
     assert one is not another
 
@@ -186,14 +186,14 @@ def test_a_record_that_a_strategy_changes_in_place_is_read_again() -> None:
     node = Node(FEDAVG)
     message = node.message("evaluate", server_round=1)
     model, config = message.content.array_records[keys.ARRAYS], message.content.config_records[keys.CONFIG]
-    losses = [node.answer(readdressed(message, 3), node.context).told[keys.LOSS]]
+    losses = [node.answer(copy_for_node(message, 3), node.context).told[keys.LOSS]]
     for name in model:
         model[name] = array_record({name: 2 * model[name].numpy()})[name]
-    losses.append(node.answer(readdressed(message, 3), node.context).told[keys.LOSS])
+    losses.append(node.answer(copy_for_node(message, 3), node.context).told[keys.LOSS])
     assert losses[0] != losses[1]
     config[keys.SERVER_ROUND] = 10**9
     with pytest.raises(ConfigError, match="server-round = 1000000000 is not allowed"):
-        node.answer(readdressed(message, 3), node.context)
+        node.answer(copy_for_node(message, 3), node.context)
 
 
 # -- the local rule --------------------------------------------------------------------------------------

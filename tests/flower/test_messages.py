@@ -100,7 +100,7 @@ def state_of(message: Message) -> dict[str, object]:
 def test_a_copy_for_another_node_is_as_flower_makes_it() -> None:
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"round": 3})})
     first, other = (Message(content, node, "evaluate", ttl=60.0, group_id="3") for node in (5, 6))
-    copy = messages.readdressed(first, 6)
+    copy = messages.copy_for_node(first, 6)
     assert state_of(copy) == state_of(other)
     assert vars(copy).keys() == vars(other).keys()
     assert vars(copy.content).keys() == vars(other.content).keys()

@@ -9,4 +9,4 @@ if "client.process.sandbox" not in sys.orig_argv:  # which confines a process be
     from fedappeal.flower import versions
 
     versions.FLEET_OVER_GRPC = False
-    sys.modules["fedappeal.flower.superlink.held_grpc"] = None  # type: ignore[assignment] # an import of it fails
+    sys.modules["fedappeal.flower.superlink.fleet_interceptor"] = None  # type: ignore[assignment] # an import of it fails

@@ -340,14 +340,14 @@ def _is_over(handed: PullMessagesResponse) -> bool:
 
 def guard_fleet_api(
     serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None,
-    own: str = "",
+    one_user_address: str = "",
     keys_only: bool = False,
 ) -> None:
     """Bound the nodes of this process's SuperLink, and hold their polls.
 
     Args:
         serve_too: serves the same calls, and the same polls, over HTTP: beside gRPC, or alone where Flower has none.
-        own: ``HOST:PORT`` at which gRPC serves one user; empty: it serves all.
+        one_user_address: ``HOST:PORT`` at which gRPC serves one user; empty: it serves all.
         keys_only: whether registered keys alone are admitted; over gRPC Flower says it.
     """
     polls = HeldPolls()
@@ -362,12 +362,12 @@ def guard_fleet_api(
         if serve_too is not None:
             _make_with_factories(partial(make, enable_supernode_auth=keys_only))
         return
-    from fedappeal.flower.superlink.held_grpc import GrpcPolls
+    from fedappeal.flower.superlink.fleet_interceptor import FleetInterceptor
 
     create = flower.generic_create_grpc_server
 
     def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **rest: Any) -> grpc.Server:
-        return create(*args, interceptors=[GrpcPolls(polls, own), *(interceptors or [])], **rest)
+        return create(*args, interceptors=[FleetInterceptor(polls, one_user_address), *(interceptors or [])], **rest)
 
     replace_name(flower, "FleetServicer", make)
     replace_name(flower, "generic_create_grpc_server", outermost)

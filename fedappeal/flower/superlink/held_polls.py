@@ -4,9 +4,9 @@ Flower answers a poll at once, so a client that waits for a message asks again a
 header (`HOLD_HEADER`) is answered when the last object of a message for it has come, or when its time is over: to
 send the objects of a thousand messages takes a minute. A poll without the header is answered at once, as Flower does.
 
-Nothing is kept for a held poll but an entry here and its transport's own (`held_grpc`, `fleet_app`). One thread for
-all looks at their times, and a few answer them, so that nodes which only wait cost no other node its thread. A node
-has one held poll, and all together have `MOST_HELD`; above that polls are answered at once.
+Nothing is kept for a held poll but an entry here and its transport's own (`fleet_interceptor`, `fleet_app`). One
+thread for all looks at their times, and a few answer them, so that nodes which only wait cost no other node its
+thread. A node has one held poll, and all together have `MOST_HELD`; above that polls are answered at once.
 """
 
 import contextlib

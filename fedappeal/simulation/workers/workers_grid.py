@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, Context, Message, MessageType
 
-from fedappeal.flower.messages import readdressed
+from fedappeal.flower.messages import copy_for_node
 from fedappeal.record.folder import RunFolder
 from fedappeal.simulation.in_process_grid import FIRST_NODE, Contexts, VirtualClients
 from fedappeal.simulation.jobs import threads_of_each
@@ -136,7 +136,7 @@ class WorkersGrid(VirtualClients):
             if id(record) in place_of
         ]
         for k, name, _ in known:
-            messages[k] = readdressed(messages[k], messages[k].metadata.dst_node_id)
+            messages[k] = copy_for_node(messages[k], messages[k].metadata.dst_node_id)
             messages[k].content[name] = _ELSEWHERE
         return states, messages, known
 

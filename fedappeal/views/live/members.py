@@ -22,7 +22,7 @@ MOST_USERS = 20
 MOST_EARLIER = 10
 """Runs, the latest ones, in which a member's last decision is looked for."""
 _LONGEST_KEY = 1000
-_OPEN = "fedappeal federation open FOLDER --host NAME"
+_OPEN_COMMAND = "fedappeal federation open FOLDER --host NAME"
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Members:
         except ConfigError as error:
             problem = printable(error)
         if not registers:
-            what, command = "admit only clients that were invited (this SuperLink admits all)", _OPEN
+            what, command = "admit only clients that were invited (this SuperLink admits all)", _OPEN_COMMAND
         elif self.folder is None:
             what, command = "invite, in the folder of `fedappeal federation open`", "fedappeal federation invite NAME"
         elif not (invites or problem):
@@ -134,7 +134,7 @@ class Members:
     def _federation(self) -> FederationFolder:
         opened = FederationFolder.find(self.folder) if self.folder else None  # read again: its address may change
         if opened is None:
-            raise NotDone(f"invitations are made where the federation was opened ({_OPEN})")
+            raise NotDone(f"invitations are made where the federation was opened ({_OPEN_COMMAND})")
         return opened
 
 

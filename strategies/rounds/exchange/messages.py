@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
-from fedappeal.flower.messages import readdressed
+from fedappeal.flower.messages import copy_for_node
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.exchange import Addressed
@@ -30,12 +30,12 @@ def train_messages(
     """
     of_round = {keys.SERVER_ROUND: round.number, keys.MANDATORY: int(round.record.mandatory)}
     to_all = {**config, **of_round, **instructions.all, **of_round}
-    model, told = round.flower.arrayrecord_key, round.flower.configrecord_key
-    content = RecordDict({model: round.model, **instructions.records, told: ConfigRecord(dict(to_all))})
+    arrays_key, config_key = round.flower.arrayrecord_key, round.flower.configrecord_key
+    content = RecordDict({arrays_key: round.model, **instructions.records, config_key: ConfigRecord(dict(to_all))})
     messages = _messages(members, MessageType.TRAIN, content, to_all, ttl)
     for member, message in messages:
         if to_one := instructions.each.get(member.client_id):
-            message.content[told] = ConfigRecord({**to_all, **to_one})
+            message.content[config_key] = ConfigRecord({**to_all, **to_one})
     return messages
 
 
@@ -57,4 +57,4 @@ def _messages(
     """Return one message for each client, each with a copy of the content."""
     group, ttl = str(config[keys.SERVER_ROUND]), max(ttl, 0.001)
     first = [Message(content, member.node_id, kind, ttl=ttl, group_id=group) for member in members[:1]]
-    return [(member, readdressed(first[0], member.node_id)) for member in members]
+    return [(member, copy_for_node(first[0], member.node_id)) for member in members]

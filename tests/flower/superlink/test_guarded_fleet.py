@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from fedappeal.flower.node.fleet import HOLD_HEADER, LONGEST_HOLD
+from fedappeal.flower.superlink.fleet_interceptor import FleetInterceptor
 from fedappeal.flower.superlink.guarded_fleet import flower, guard_fleet_api
-from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import asked_to_hold
 from fedappeal.flower.superlink.request_sizes import LARGEST_REQUEST
 
@@ -34,11 +34,11 @@ def test_polls_are_held_before_all_and_calls_are_guarded_behind_all(
     monkeypatch.setattr(flower, "generic_create_grpc_server", lambda *, interceptors, **_: made.append(interceptors))
     for name in ("FleetServicer", "GRPC_MAX_MESSAGE_LENGTH"):
         monkeypatch.setattr(flower, name, getattr(flower, name))  # put back after the test
-    guard_fleet_api(own="127.0.0.1:9092")
+    guard_fleet_api(one_user_address="127.0.0.1:9092")
     flower.generic_create_grpc_server(interceptors=before)
     ((outermost, *rest),) = made
-    assert isinstance(outermost, GrpcPolls)
-    assert outermost._own == "127.0.0.1:9092"
+    assert isinstance(outermost, FleetInterceptor)
+    assert outermost._one_user_address == "127.0.0.1:9092"
     assert rest == (before or []), "and it is asked before Flower's"
     assert flower.GRPC_MAX_MESSAGE_LENGTH == LARGEST_REQUEST
     run = inspect.getsource(flower._run_fleet_api_grpc_rere)

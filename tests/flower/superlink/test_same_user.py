@@ -13,7 +13,7 @@ from flwr.proto import fleet_pb2_grpc
 
 from fedappeal.flower.node.proxy import is_loopback
 from fedappeal.flower.superlink import same_user
-from fedappeal.flower.superlink.held_grpc import GrpcPolls
+from fedappeal.flower.superlink.fleet_interceptor import FleetInterceptor
 from fedappeal.flower.superlink.held_polls import HeldPolls
 from fedappeal.flower.superlink.same_user import SameUserOnly, grpc_address
 
@@ -98,7 +98,7 @@ def test_the_grpc_door_and_a_call_whose_connection_has_ended(active: bool) -> No
         socket.create_connection(listener.getsockname()) as client,
     ):
         server, _ = listener.accept()
-        door = GrpcPolls(HeldPolls(), "127.0.0.1:{1}".format(*listener.getsockname()))
+        door = FleetInterceptor(HeldPolls(), "127.0.0.1:{1}".format(*listener.getsockname()))
         guarded = door.intercept_service(lambda details: handler, details)
         assert guarded is not None
         call = Call("ipv4:{}:{}".format(*client.getsockname()), active)

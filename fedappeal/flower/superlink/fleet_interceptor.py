@@ -21,16 +21,16 @@ _grpc_server: Any = import_module("grpc._server")
 Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
 
 
-class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+class FleetInterceptor(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     """Outermost interceptor: holds polls, and refuses other users, and oversized requests unparsed.
 
     Args:
         polls: holds them.
-        own: ``HOST:PORT`` that the server listens at where it is for one user; empty: it is for all.
+        one_user_address: ``HOST:PORT`` that the server listens at where it is for one user; empty: it is for all.
     """
 
-    def __init__(self, polls: HeldPolls, own: str = "") -> None:
-        self._polls, self._own = polls, own
+    def __init__(self, polls: HeldPolls, one_user_address: str = "") -> None:
+        self._polls, self._one_user_address = polls, one_user_address
 
     def intercept_service(
         self,
@@ -45,11 +45,11 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             handler = continuation(handler_call_details)
         except Exception:  # a key or time that is none makes Flower's check raise, and gRPC log pages of it
             return authentication._unary_unary_rpc_terminator("Invalid signature")
-        if handler is None or (handler.unary_unary is None and not self._own):
+        if handler is None or (handler.unary_unary is None and not self._one_user_address):
             return handler
         if handler.unary_unary is None:
             raise TypeError(f"{handler_call_details.method} streams: nothing here can refuse it")
-        answer = partial(self._of_this_user, handler.unary_unary) if self._own else handler.unary_unary
+        answer = partial(self._of_this_user, handler.unary_unary) if self._one_user_address else handler.unary_unary
         call = handler_call_details.method.rpartition("/")[2]
         parse = partial(_parse_within, handler.request_deserializer, most_bytes(call))
         seconds = asked_to_hold(handler_call_details.invocation_metadata) if call == "PullMessages" else 0.0
@@ -62,7 +62,7 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
 
     def _of_this_user(self, call: Callable[[Any, grpc.ServicerContext], Any], request: Any, context: Any) -> Any:
         # A call whose connection has ended meanwhile is no call: its address may be another process's by now.
-        if not (admits_peer(self._own, context.peer()) and context.is_active()):
+        if not (admits_peer(self._one_user_address, context.peer()) and context.is_active()):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSED)
         return call(request, context)
 
