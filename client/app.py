@@ -33,7 +33,7 @@ class Clients:
         unpacked = LastResult(lambda record, layout, *arrays: (layout.unpack(record), content_hash(record)))
         values = LastResult(lambda record, *entries: values_of(record))
         self._unpack = lambda record, layout: unpacked(record, layout, *record.values())
-        self._read_config = lambda record: values(record, *record, *record.values())
+        self._read_config = lambda record: values(record, *record.keys(), *record.values())
         self._examine = LastResult(examination_of)
 
     def __reduce__(self) -> str:
