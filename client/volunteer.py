@@ -191,13 +191,13 @@ class AppClients:
         run = dict(self._settings)
         if strategy := str(config.get(keys.STRATEGY, "")):
             sent = section(config, strategy)
-            known = STRATEGIES.load(strategy, node.allowed).Settings.keys()
+            settings_keys = STRATEGIES.load(strategy, node.allowed).Settings.keys()
             kept = records.read(_RUN)
             before = kept.values if kept is not None and kept.values["strategy"] == strategy else {}
             named = {
                 **before,
                 "strategy": strategy,
-                **{f"{strategy}.{key}": sent[key] for key in sent if key in known},
+                **{f"{strategy}.{key}": sent[key] for key in sent if key in settings_keys},
             }
             records.write(_RUN, StoredRecord(named))
             run |= named

@@ -341,7 +341,8 @@ def main() -> None:
             send(pipe, {}, content=reply.content, state=context.state)
         except Exception as error:
             logging.getLogger(__name__).exception("the app failed")
-            send(pipe, {"error": f"{type(error).__name__}: {error}"})
+            with contextlib.suppress(ConnectionError):  # seen where the next message is read
+                send(pipe, {"error": f"{type(error).__name__}: {error}"})
 
 
 if __name__ == "__main__":
