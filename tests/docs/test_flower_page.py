@@ -51,3 +51,17 @@ def test_every_module_that_is_used_has_a_row() -> None:
 
 def test_no_row_has_a_module_that_is_not_used() -> None:
     assert {row for row in MODULES if not any(covers(row, module) for module in modules_used())} == set()
+
+
+def test_each_class_whose_private_state_is_made_is_named() -> None:
+    nodes = [node for source in SOURCES for node in ast.walk(ast.parse(source))]
+    makers = {
+        node.name
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(part) == "object.__new__(kind)" for part in ast.walk(node))
+    }
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in makers]
+    made = {call.args[0].id for call in calls if isinstance(call.args[0], ast.Name)}
+    assert made
+    assert {name for name in made if not any(f"`{name}`" in line for line in LINES)} == set()

@@ -13,6 +13,7 @@ from fedappeal.record.lines import CHECKPOINT
 from fedappeal.record.reader import Record, rounds_done
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
+from fedappeal.simulation.memory import SavedMemory
 from server.build import check_settings, run_plugins
 from server.checkpoints import Checkpoint
 from server.recorder import NO_MEMORY, ClientMemory, Recorder, measurements
@@ -70,6 +71,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(server.recorder, "time", made)
     return made
+
+
+def test_a_simulations_memory_has_each_method_itself() -> None:
+    """Those of the base class keep nothing."""
+    methods = {name for name in vars(ClientMemory) if not name.startswith("_")}
+    assert methods
+    assert methods <= vars(SavedMemory).keys()
 
 
 def recorder(path: Path, memory: ClientMemory, *, rounds: int = 100, durable: bool = False) -> Recorder:

@@ -181,6 +181,10 @@ def test_outputs_beyond_the_bound_are_refused_and_a_loss_that_says_it_is_a_mean_
     assert evaluate(bounded, model(), DATA).loss == pytest.approx(direct, rel=1e-5)
 
 
+def test_sparse_outputs_count_as_dense() -> None:
+    assert measuring.bytes_of({"sparse": torch.eye(3).to_sparse(), "dense": torch.ones(2)}) == 4 * (9 + 2)
+
+
 def test_outputs_of_any_form_are_joined_and_others_named() -> None:
     pair = namedtuple("pair", "logits extra")
 

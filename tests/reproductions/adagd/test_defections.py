@@ -86,6 +86,8 @@ def test_the_population_by_hand() -> None:
     """As many agents are unseen as seen, all with equally many examples: the mean of both accuracies."""
     assert [population(line) for line in LINES] == [0.375, 0.625, None, 0.5]
     assert POPULATION.number(LINES) == 50
+    diverged = {"round": 5, "accuracy": None, "loss": None, "reported": 1}
+    assert POPULATION.number([*LINES, diverged]) == 50, "later models are not asked for"
     for experiment in (FIGURE_2, FIGURE_3, FIGURE_8, FIGURE_9):
         assert experiment.settings["clients"] == experiment.settings["unseen-clients"]
 

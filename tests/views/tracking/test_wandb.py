@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fedappeal
 from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
@@ -75,10 +77,11 @@ def test_the_offline_file_holds_rounds_settings_tags_and_the_model(tmp_path: Pat
     assert content.size == (run.path / MODEL).stat().st_size
 
 
-def test_a_continued_run_is_one_run_of_wandb(tmp_path: Path) -> None:
+def test_a_continued_run_is_one_run_of_wandb(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     given: dict[str, Any] = {"track": "wandb", "set": {"wandb.mode": "offline"}}
     run = fedappeal.simulate("maxfl", out=tmp_path / "run", quiet=True, **given, **QUICK)
     fedappeal.load(run.path, **given).resume(rounds=5)
+    assert [text for warned in recwarn if "is dropped" in (text := str(warned.message))] == []
     files = sorted(run.path.glob("wandb/offline-run-*/run-*.wandb"))
     assert len({file.name for file in files}) == 1
     steps = [
