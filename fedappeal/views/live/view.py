@@ -1,5 +1,6 @@
 """What the live page shows: a run's folder and its SuperLink, read again and again, in sections that change."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ MOST_RUNS = 50
 _UNDER_WAY = ("pending", "starting", "running")
 _UNSAID = (WAITING, RUNNING, INTERRUPTED)
 """States of which the SuperLink may know more: a run that was stopped cannot say so."""
+log = logging.getLogger(__name__)
 
 
 class View:
@@ -83,6 +85,8 @@ class View:
         self._next_question = 0.0
         self._starting, self._looking = threading.Lock(), threading.RLock()
         self._shown: dict[str, Any] = {}
+        self._failed = True
+        """Whether the last look, if there was one, did not come to its end."""
         self._look = self._anew = 0
         """The number of the last look, and of the last one at which all was read anew: of another run, say."""
         self._changed: dict[str, int] = {}
@@ -117,34 +121,43 @@ class View:
             after: the latest round that it shows.
 
         Returns:
-            Sections that changed; ``rounds``; ``anew``: whether all is there; ``seen``, for its next question.
+            Sections that changed; ``rounds``; ``anew``: whether all is there; ``seen``, for its next question; and
+            ``failed``, where the last look failed: what is known is older.
         """
         with self._looking:
             self._asked_at = self._clock()
             if self._asked_at >= self._next_look:
-                self.refresh()
+                try:
+                    self.refresh()
+                except Exception as error:  # the page has what was read before
+                    log.warning("page: %s: %s", type(error).__name__, error)
             anew = not self._anew <= seen <= self._look
-            rounds = [line for line in (self._run.rounds if self._run else ()) if anew or line["round"] > after]
+            rounds = [line for line in self._shown.get("rounds", ()) if anew or line["round"] > after]
             news = {name: value for name, value in self._shown.items() if anew or self._changed.get(name, 0) > seen}
-            return {**news, "rounds": rounds, "anew": anew, "seen": self._look}
+            failed = {"failed": True} if self._failed else {}
+            return {**news, "rounds": rounds, "anew": anew, "seen": self._look, **failed}
 
     def refresh(self) -> None:
-        """Read what is new."""
+        """Read what is new; after a look that failed, all counts as new."""
         with self._looking:
             before, state, began = self._run, self._state, time.thread_time()
-            self._ask()
-            self._show_chosen()
-            anew = self._run.read() if self._run else False
-            sections, self._look = self._sections(), self._look + 1
-            self._changed |= {name: self._look for name, value in sections.items() if self._shown.get(name) != value}
-            if anew or self._run is not before or not self._shown:
-                self._anew = self._look
-            self._shown = sections
-            if state and self._state != state:  # what the SuperLink said before may be over, too
-                self._next_question = 0.0
-            now = self._clock()
-            self._ran_at = self._ran_at if self.over else now
-            self._next_look = now + min(LOOKED_WITHIN, max(LOOKED_EVERY, (time.thread_time() - began) / SHARE))
+            failed, self._failed = self._failed, True
+            try:
+                self._ask()
+                self._show_chosen()
+                anew = self._run.read() if self._run else False
+                sections, self._look = self._sections(), self._look + 1
+                changed = (name for name, value in sections.items() if self._shown.get(name) != value)
+                self._changed |= dict.fromkeys(changed, self._look)
+                if anew or failed or self._run is not before:
+                    self._anew = self._look
+                self._shown, self._failed = sections, False
+                if state and self._state != state:  # what the SuperLink said before may be over, too
+                    self._next_question = 0.0
+            finally:
+                now = self._clock()
+                self._ran_at = self._ran_at if self.over else now
+                self._next_look = now + min(LOOKED_WITHIN, max(LOOKED_EVERY, (time.thread_time() - began) / SHARE))
 
     def refresh_at_end(self) -> None:
         """Read what is new without a question to the SuperLink, nor a long wait for a request that asks it."""
@@ -263,6 +276,7 @@ class View:
         superlink, began = self.superlink, self._clock()
         if superlink is None or began < self._next_question:
             return
+        self._next_question = began + ASKED_EVERY  # also where this fails
         try:
             nodes = superlink.nodes()
             if self._lists_runs:
@@ -361,6 +375,7 @@ class View:
             }
         return {
             "run": run,
+            "rounds": self._run.rounds if self._run else [],
             "clients": clients.section(self._last),
             "members": self._invitations,
             "refused": clients.refused(),

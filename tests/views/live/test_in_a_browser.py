@@ -20,6 +20,7 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY, PARTICIPATION
 from fedappeal.record.reader import Record
 from fedappeal.views.live.actions import ForeignRun
+from fedappeal.views.live.live_run import LiveRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
 from fedappeal.web.serving import PagePlace
@@ -94,6 +95,21 @@ def shown_rounds(page: object) -> list[dict[str, float]]:
         "seconds",
     ]
     return [{key: float(value) for key, value in zip(keys, row, strict=True) if value} for row in rows]
+
+
+def test_a_page_says_that_a_look_failed_until_one_does_not(
+    chromium: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, new_page(chromium) as visited:
+        page = visited.page
+        page.goto(served.url)
+        page.wait_for_selector("#rounds tbody tr")
+        for what, name in ((LiveRun, "read"), (View, "news")):  # an answer says so, or is an error
+            with monkeypatch.context() as ill:
+                ill.setattr(what, name, lambda *_: 1 / 0)
+                page.wait_for_selector("#lost:has-text('What is new cannot be read')")
+            page.wait_for_selector("#lost", state="hidden")
+        assert len(shown_rounds(page)) == len(Record(run).history)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])

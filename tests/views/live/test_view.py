@@ -1,5 +1,6 @@
 """What open pages learn: sections that changed, new rounds, and everything where a run was read anew."""
 
+import logging
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY
 from fedappeal.system.validity import Validity
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
+from fedappeal.views.live.live_run import LiveRun
 from fedappeal.views.live.view import ASKED_EVERY, LOOKED_WITHIN, STAYS, View
 from tests.views.comparison.recorded import a_run
 
@@ -118,6 +120,47 @@ def test_pages_are_answered_by_one_look(tmp_path: Path) -> None:
     assert view.news(first["seen"], 1)["rounds"] == [], "it was looked a moment ago"
     clock.now += LOOKED_WITHIN
     assert [line["round"] for line in view.news(first["seen"], 1)["rounds"]] == [2]
+
+
+def test_a_look_that_fails_leaves_what_was_read_and_is_not_repeated_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, looks = Clock(), list[LiveRun]()
+    path = a_run(tmp_path / "run", [{"accuracy": 0.5}], rounds=3)
+    view = View(ForeignRun(), path, clock=clock)
+    first = view.news()
+    assert "failed" not in first
+
+    def fails(run: LiveRun) -> bool:
+        looks.append(run)
+        raise OSError("the disk is ill")
+
+    clock.now += LOOKED_WITHIN
+    with monkeypatch.context() as ill, caplog.at_level(logging.WARNING, "fedappeal.views.live.view"):
+        ill.setattr(LiveRun, "read", fails)
+        for _ in range(3):
+            seen = first["seen"]
+            assert view.news(seen, 1) == {"rounds": [], "anew": False, "seen": seen, "failed": True}
+            assert view.news() == first | {"failed": True}, "a page that is opened now gets what was read"
+        assert (len(looks), caplog.messages) == (1, ["page: OSError: the disk is ill"])
+        assert View(ForeignRun(), path).news() == {"rounds": [], "anew": False, "seen": 0, "failed": True}
+    clock.now += LOOKED_WITHIN
+    later = view.news(first["seen"], 1)
+    assert (later["anew"], [line["round"] for line in later["rounds"]]) == (True, [1])
+    assert "failed" not in later
+
+
+def test_a_superlink_is_not_asked_at_once_after_a_look_that_failed(
+    superlink: SuperLinkOfTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    view = View(ForeignRun(), None, SUPERLINK, clock=clock)
+    monkeypatch.setattr(ServedCertificate, "validity", lambda certificate: 1 / 0)
+    assert view.news()["failed"]
+    clock.now += LOOKED_WITHIN
+    assert (view.news().get("failed"), superlink.asked) == (None, 1)
+    clock.now += ASKED_EVERY
+    assert (view.news().get("failed"), superlink.asked) == (True, 2)
 
 
 def test_a_page_of_an_earlier_command_gets_everything(tmp_path: Path) -> None:

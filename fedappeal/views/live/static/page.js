@@ -417,8 +417,11 @@ async function look() {
   let news = null;
   try {
     const answer = await fetch(`/data.json?seen=${asked.seen}&after=${after}`);
-    lost(answer.status === 403 ? "This page was refused: visit the address that was printed, or reload." : "");
-    if (answer.status !== 403) news = await answer.json();
+    if (answer.ok) news = await answer.json();
+    lost(answer.status === 403 ? "This page was refused: visit the address that was printed, or reload."
+      : !news || news.failed
+      ? "What is new cannot be read: the log of the process that serves this page says why. What is shown is the last it told."
+      : "");
   } catch (error) {
     lost(shown.run && !["waiting", "running"].includes(shown.run.state)
       ? "The run is over, and the command that served this page has ended with it. What is shown is the run's end."
