@@ -115,8 +115,18 @@ class Follower:
         self._last = 0
         self._whole = True
 
-    def read(self) -> News:
-        """Return the folder's new lines."""
+    def read(self, over: bool = False) -> News:
+        """Return the folder's new lines.
+
+        Args:
+            over: whether nothing writes there any more: then no later look will find what this one does not.
+        """
+        news = self._look()
+        while over and self._waits:
+            news = self._look()
+        return news
+
+    def _look(self) -> News:
         run_key = None
         with suppress(ConfigError):
             run_key = Record(self._path).config.get(RUN_KEY)
@@ -199,9 +209,9 @@ class WatchedRun:
         self._snapshot = Snapshot()
         self._follower.read()
 
-    def read(self) -> None:
-        """Report all new lines."""
-        news = self._follower.read()
+    def read(self, over: bool = False) -> None:
+        """Report all new lines; ``over`` as of `Follower.read`."""
+        news = self._follower.read(over)
         for line in news.new_events:
             self._snapshot.event(line)
             self._watch("event", line)

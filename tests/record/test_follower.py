@@ -111,6 +111,18 @@ def test_a_resume_that_was_killed_before_it_said_so_is_not_waited_for_without_en
     assert [line["round"] for line in looks[MOST_WAITS].rounds] == [1, 2]
 
 
+def test_nothing_is_waited_for_in_a_run_that_is_over(tmp_path: Path) -> None:
+    """Its files were replaced once more after it had said that it was resumed, and the last look is the only one."""
+    folder = a_run(tmp_path / "run", 5)
+    folder.event("resumed", round=5)
+    follow = Follower(folder.path, after=5)
+    assert not follow.read().new_rounds
+    folder.forget_after(5)
+    a_round(folder, 6)
+    assert [line["round"] for line in follow.read(over=True).new_rounds] == [6]
+    assert is_nothing(follow.read(over=True))
+
+
 @pytest.mark.parametrize("looks", [0, 1, MOST_WAITS + 2])
 @pytest.mark.parametrize("rounds", [1, 5, 9])
 def test_a_new_run_in_the_same_folder_is_another_one(rounds: int, looks: int, tmp_path: Path) -> None:

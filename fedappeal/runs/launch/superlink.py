@@ -155,7 +155,7 @@ def _follow(
             status = remote.run_status(run_id)
             next_status = time.monotonic() + _STATUS_EVERY
         # Lines are read after the status: what a finished run wrote is all there.
-        follower.read()
+        follower.read(over=bool(status and status.finished))
         if follower.failed or (status and status.finished and not follower.finished):
             reason = follower.failed or (status and (status.details or status.status))
             raise _RunFailed(f"the run failed: {reason} (logs: {superlink.log_file.parent})")

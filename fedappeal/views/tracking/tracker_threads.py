@@ -84,7 +84,7 @@ class Following(threading.Thread):
         recorded_at = time.monotonic()
         while True:
             over = self._over.is_set()  # asked before it reads: then all that the run wrote is there
-            self._read(tracker)
+            self._read(tracker, over)
             if over:
                 break
             if time.monotonic() - recorded_at > _RECORD_EVERY:
@@ -98,8 +98,8 @@ class Following(threading.Thread):
         tracker.end(self._how)
         self._record()
 
-    def _read(self, tracker: Tracker) -> None:
-        for line in self._follower.read().new_rounds:
+    def _read(self, tracker: Tracker, over: bool) -> None:
+        for line in self._follower.read(over).new_rounds:
             if self._dropped:
                 return
             tracker.round(int(line["round"]), numbers(line))
