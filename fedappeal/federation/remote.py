@@ -133,7 +133,7 @@ class RemoteSuperLink(Control):
                 next_status = time.monotonic() + _STATUS_EVERY
             # Lines are read after the status: what a finished run wrote is all there.
             if follower:
-                follower.read()
+                follower.read(over=bool(status and status.completed))
             if status and status.finished:
                 # A SuperLink can be away and back between two looks: the list of runs says so, not a lost answer.
                 later = 0 if status.completed else self._later_run(run_id)
