@@ -259,7 +259,7 @@ def test_metrics_are_served_while_a_run_is_simulated(tmp_path: Path, monkeypatch
     assert seen[0]["fedappeal_rounds_total"] == 2
     assert seen[0]["fedappeal_bytes_total|up"] == sum(each["bytes_up"] for each in history)
     assert seen[0]["fedappeal_model_metric|accuracy"] == history[-1]["accuracy"]
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(OSError):  # another process may have the port by now
         urllib.request.urlopen(url, timeout=5)
 
 
