@@ -11,6 +11,8 @@ MEASURED: dict[str, Any] = json.loads((DOCS / "benchmarks.json").read_text())
 SIMULATION = {
     "simulation/mlp": "MLP, 5 of 100 clients train",
     "simulation/mlp-evaluated": "the same, all 100 are evaluated",
+    "simulation/cnn": "CNN, 5 of 100 train",
+    "simulation/logistic": "logistic regression, 60 train 5 epochs",
 }
 SIDES = {
     "batched": "ours, batched",
