@@ -305,13 +305,13 @@ class AppLearner(Learner):
         if interface.tells is None:
             return reply
         name, metrics = _single(reply, MetricRecord, "reply")
-        told = {interface.examples, *interface.tells}
+        allowed = interface.tells
         if discloses is not None:
-            more = interface.tells | interface.judged(metrics, discloses.loss)
-            told = {interface.examples, *(more if discloses.node.answer_evaluate else ())}
-        kept = {key: value for key, value in metrics.items() if key in told}
+            judged = interface.judged(metrics, discloses.loss)
+            allowed = allowed | judged if discloses.node.answer_evaluate else frozenset()
+        numbers = {key: value for key, value in metrics.items() if key in allowed or key == interface.examples}
         models = {} if discloses is not None else dict(reply.content.array_records)
-        reply.content = RecordDict({**models, name: MetricRecord(kept)})
+        reply.content = RecordDict({**models, name: MetricRecord(numbers)})
         return reply
 
     def record(self, arrays: Arrays) -> ArrayRecord:

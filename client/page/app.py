@@ -114,8 +114,13 @@ def _run(run: RunStatus, model: dict[str, Any] | None) -> dict[str, Any]:
     if (did := run.activity) is None:
         return data
     return data | {
-        **{key.replace("-", "_"): did.done.get(key, 0) for key in ("joined", "sat-out", "failed")},
-        **{key: getattr(did, key) for key in ("seconds", "bytes_up", "bytes_down", "last")},
+        "joined": did.done.get("joined", 0),
+        "sat_out": did.done.get("sat-out", 0),
+        "failed": did.done.get("failed", 0),
+        "seconds": did.seconds,
+        "bytes_up": did.bytes_up,
+        "bytes_down": did.bytes_down,
+        "last": did.last,
         "judged": f"round {did.server_round}: {printable(did.judged.compared, _LONGEST)}" if did.judged else None,
         "goodwill": printable(did.goodwill_line, _LONGEST),
         "measure": _measure(did.curve, did.test, model) if did.test else None,

@@ -144,7 +144,7 @@ def _make_no_sockets() -> None:
     processor, socket = _SOCKET[machine]
     load, equal, at_least, end = 0x20, 0x15, 0x35, 0x06
     refuse, allow = 0x00050000 | errno.EPERM, 0x7FFF0000
-    steps = (  # of `struct sock_filter`: what is done, by how many steps it goes on if so and if not, a value
+    steps = (  # each a `struct sock_filter`: operation, steps to skip if it holds, if it does not, and its value
         (load, 0, 0, 4),  # of `struct seccomp_data`: the processor
         (equal, 0, 4, processor),
         (load, 0, 0, 0),  # the call

@@ -25,9 +25,6 @@ FOLDER = Path(__file__).parent
 MAIN = "main"
 """The key of the group whose rows have no further word in theirs."""
 
-_AS_DESCRIBED = ("title", "source", "claim", "settings", "quick", "seeds", "criterion")
-"""Fields that an experiment has as its file says them."""
-
 Settings = Mapping[str, Any]
 
 
@@ -141,7 +138,13 @@ class Description(Part):
             name=name,
             arms=tuple(arm for of_group in arms.values() for arm in of_group.values()),
             measures=tuple(columns.values()),
-            **{key: getattr(self, key) for key in _AS_DESCRIBED},
+            title=self.title,
+            source=self.source,
+            claim=self.claim,
+            settings=self.settings,
+            quick=self.quick,
+            seeds=self.seeds,
+            criterion=self.criterion,
             claims=tuple(claim for part in self.claims for claim in self._claims(part, arms, columns)),
             figure=self._drawing(self.figure) if self.figure else None,
             glances={ending: self._drawing(drawing) for ending, drawing in self.glances.items()},

@@ -134,7 +134,7 @@ class Claim:
         inclusive: whether it holds with a margin of 0 too: "at least", "none".
         ours: whether the claim, or its bound, is ours and not the paper's.
         by_side: whether only the side of a seed's margin counts, not its size: margins are 1, 0 and -1.
-        key: by which its verdict is found; empty: by no one.
+        key: of its verdict; empty: it has none.
     """
 
     text: str

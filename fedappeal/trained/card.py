@@ -27,12 +27,6 @@ MODEL = "model.safetensors"
 CONFIG = "config.json"
 """Files of a run's folder: the model, and what makes the folder a run's."""
 
-_OF_TASK = (
-    *("fingerprint", "input_shape", "input_dtype", "normalisation"),
-    *("num_classes", "class_names", "feature_names", "metric"),
-)
-"""The fields of a card that are the task's own."""
-
 
 class ModelCard(Settings):
     """The facts needed to use a trained model, and its provenance."""
@@ -122,10 +116,17 @@ class ModelCard(Settings):
         return cls(
             task=config.task,
             settings={**general, **plugin},
+            fingerprint=task.fingerprint,
             model=getattr(task, "default_model", model) if model == "auto" else model,
+            input_shape=task.input_shape,
+            input_dtype=task.input_dtype,
+            normalisation=task.normalisation,
+            num_classes=task.num_classes,
+            class_names=task.class_names,
+            feature_names=task.feature_names,
             categories={name: tuple(values) for name, values in task.categories.items()},
+            metric=task.metric,
             scale="standard" if this.get("scaling") or this.pop("tables", task.standardises_tables) else "none",
-            **{name: getattr(task, name) for name in _OF_TASK},
             **cls.history(config),
             **this,
         )

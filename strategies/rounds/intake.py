@@ -143,7 +143,7 @@ class Intake:
 
         Raises:
             ConfigError: the algorithm returned something else than a model like the one that was sent.
-            Exception: the algorithm's own error, where it met so many clients that it is at fault.
+            Exception: the algorithm's own error, where it kept every client from joining.
         """
         self.settle()
         round, record, flower = self.round, self.round.record, self.round.flower

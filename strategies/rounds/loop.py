@@ -141,8 +141,9 @@ class Loop:
         # Made when a wave is due: what is told may depend on the replies so far.
         messages = (rounds.train_messages(round, wave, config, deadline - channel.clock()) for wave in coming)
         allowance = Allowance.of_models(round.model, 1 + len(algorithm.reply_records))
-        everybody = algorithm.waits_for_all
-        exchange = Exchange(channel, round.record, deadline, MessageType.TRAIN, allowance, needs_all=everybody)
+        exchange = Exchange(
+            channel, round.record, deadline, MessageType.TRAIN, allowance, needs_all=algorithm.waits_for_all
+        )
         for member, reason in exchange.run(messages, intake.take, lambda: intake.missing(wanted)):
             round.record.fail(member.client_id, reason, ABSENT)
         model = intake.close()

@@ -16,7 +16,7 @@ from fedappeal.simulation.process_wide import simulation_threads
 
 Changes = Mapping[str, Any]
 """Records of a client's state that changed, by name; None: it has gone."""
-Known = tuple[int, str, int]
+SentBefore = tuple[int, str, int]
 """A record that a message comes without: the message, the record's name, its place among the latest models."""
 
 
@@ -95,7 +95,7 @@ class EngineWorker:
         self,
         states: Mapping[int, Changes],
         messages: Sequence[Message],
-        known: Sequence[Known],
+        sent_before: Sequence[SentBefore],
         wanted: Sequence[str],
         train: bool,
     ) -> list[tuple[Message, Changes]]:
@@ -104,14 +104,14 @@ class EngineWorker:
         Args:
             states: of clients that have remembered something elsewhere, by node.
             messages: new ones.
-            known: those of their records that are here already, among the models of the messages before.
+            sent_before: those of their records that are here already, among the models of the messages before.
             wanted: ids of those that are answered now; the others may run as far as they train with these.
             train: whether clients train now, or only those answer that need not.
         """
         for node, state in states.items():
             apply_changes(self._grid.context(node).state, state)
             self._reported[node] = dict(state)
-        for place, name, model in known:
+        for place, name, model in sent_before:
             messages[place].content[name] = self._models[model]
         self._models = models_of(messages) or self._models
         for message in messages:

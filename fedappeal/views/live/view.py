@@ -137,13 +137,14 @@ class View:
             failed = {"failed": True} if self._failed else {}
             return {**news, "rounds": rounds, "anew": anew, "seen": self._look, **failed}
 
-    def refresh(self) -> None:
-        """Read what is new; after a look that failed, all counts as new."""
+    def refresh(self, asks: bool = True) -> None:
+        """Read what is new, and ask the SuperLink unless told not to; after a look that failed, all counts as new."""
         with self._looking:
             before, state, began = self._run, self._state, time.thread_time()
             failed, self._failed = self._failed, True
             try:
-                self._ask()
+                if asks:
+                    self._ask()
                 self._show_chosen()
                 anew = self._run.read() if self._run else False
                 sections, self._look = self._sections(), self._look + 1
@@ -163,8 +164,7 @@ class View:
         """Read what is new without a question to the SuperLink, nor a long wait for a request that asks it."""
         if self._looking.acquire(timeout=_PATIENCE):
             try:
-                self._next_question = max(self._next_question, self._clock() + ASKED_EVERY)
-                self.refresh()
+                self.refresh(asks=False)
             finally:
                 self._looking.release()
 
